@@ -5,7 +5,7 @@ printed, and that every row arrives."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -533,13 +533,13 @@ def test_a_mismatch_in_the_middle_of_a_backfill_stops_its_table_there(
     )
     copy, copied = chunks._Worker._copy, list[str]()
 
-    def changed_and_copied(worker: chunks._Worker, table: chunks.TableToCopy, *rest: Any) -> Any:
-        copied.append(table.plan.name)
+    def changed_and_copied(worker: chunks._Worker, claimed: Sequence[chunks._Chunk]) -> Any:
+        copied.extend(chunk.table.plan.name for chunk in claimed)
         if copied.count("users") == 3 and told.application.phase == "before":
             (told.on_source if on_source else told.on_target)(*statements)
             if where == "timer":
                 wait_until(lambda: told.history("users")[-1:] == [("mismatch", True, error)])
-        return copy(worker, table, *rest)
+        return copy(worker, claimed)
 
     monkeypatch.setattr(chunks._Worker, "_copy", changed_and_copied)
     result = told.move.run("backfill")

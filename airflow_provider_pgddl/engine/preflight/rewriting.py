@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.preflight.partitioning import partition_findings
 from airflow_provider_pgddl.engine.rights import as_owner
-from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
+from airflow_provider_pgddl.engine.rows.chunk_layout import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -1,6 +1,7 @@
 """Chunks: block ranges of the source (or ranges of values, where the copy is to be in an order), claimed one by one by
 workers, each copied exactly once. One of blocks is cut by whoever claims it where the last one of its table says that
-it would take long: no snapshot on the source is old, however slow the way from there is.
+it would take long: no snapshot on the source is old, however slow the way from there is. Small tables are claimed and
+copied some together, since what is asked around a chunk takes longer than they do.
 
 A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across
 databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server."""
@@ -9,10 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -25,7 +25,6 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
 from airflow_provider_pgddl.engine.rows.adopted_rows import MEETINGS, insert_or_leave
@@ -44,15 +43,14 @@ from airflow_provider_pgddl.engine.rows.transfer import (
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, snapshot_and_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans
 from airflow_provider_pgddl.engine.server.giving_way import Patience, Watch
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")
-_ORDER = queries("ordered_chunks")
 COPY = "copy"  # the purpose of a worker's session on the target
-UNINDEXED_RANGES = 32  # of an ordered table: without an index each of them reads all of it
-SAMPLED_BLOCKS = 1000
+SMALL = 64 * 1024  # bytes of a table that is copied together with others
+TOGETHER = 16  # such tables at most
 LONGEST = 20.0  # seconds that a chunk may take, where it can be cut; half of that is aimed at
 
 
@@ -95,76 +93,25 @@ class ShareDone:
     rewritten: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One that is claimed: `rows_of` is FROM and WHERE of its rows."""
+
+    id: int
+    table: TableToCopy
+    oid: int
+    leaf: sql.Identifier
+    filenode: int
+    blocks: int
+    rows_of: sql.Composed
+
+
 class _Changed(PgddlError):
     """The table is not the one that the chunk was planned for, or its copy refused a row (`refused`)."""
 
     def __init__(self, table_id: int, findings: list[str] | None, refused: psycopg.Error | None = None):
         self.table_id, self.findings, self.refused = table_id, findings, refused
         super().__init__("the table changed")
-
-
-def plan_chunks(
-    journal: Session, source: Session, table: TableToCopy, now: Table, chunk_bytes: int, block_size: int
-) -> None:
-    """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size. `now` was
-    described before: a rewrite in between shows as another file when the chunk is read."""
-    if table.plan.order:
-        _plan_ordered(journal, source, table, now, chunk_bytes)
-        return
-    leaves = {leaf.oid: leaf for leaf in now.leaves}
-    with plans_kept(source):
-        sizes = _sizes(source, table, leaves)
-    for oid, blocks, total in sizes:
-        leaf = leaves[oid]
-        if blocks == 0:
-            continue
-        step = max(1, round(chunk_bytes * blocks / max(total, 1)))
-        size = min(step, blocks) * max(total, blocks * block_size) // blocks
-        args = [table.id, oid, leaf.schema, leaf.name, leaf.filenode, step, blocks, size, blocks, step]
-        journal.execute(_Q["insert_chunks"], args)
-
-
-def _sizes(source: Session, table: TableToCopy, oids: Collection[int]) -> list[tuple[int, int, int]]:
-    """(oid, blocks, bytes with TOAST) of each. Who asks for the size of a relation waits for a DROP of it, and is told
-    nothing then."""
-    found = source.execute(queries("catalog")["sizes"], {"oids": sorted(oids)}).fetchall()
-    if len(found) < len(oids) or any(blocks is None or total is None for _, blocks, total in found):
-        raise GaveWay(
-            "it, or a part of it, was dropped just now", table=table.plan.qualified,
-            todo="run the stage again, which records it",
-        )  # fmt: skip
-    return found
-
-
-def _plan_ordered(journal: Session, source: Session, table: TableToCopy, described: Table, chunk_bytes: int) -> None:
-    """Ranges of the first column's values, of about a chunk's bytes each by a sample; that of NULLs comes last. Their
-    limits need not be right for anything but their size: each row is in exactly one, by the column's own order."""
-    plan = table.plan
-    (leaf,) = described.leaves
-    ((_, blocks, total),) = _sizes(source, table, [leaf.oid])
-    if blocks == 0:
-        return
-    column = next(c for c in described.columns if c.name == plan.order[0])
-    count = max(1, min(round(total / chunk_bytes), blocks))
-    if not source.execute(_ORDER["leading_index"], [plan.oid, column.attnum]).fetchone():
-        count = min(count, UNINDEXED_RANGES)
-    cuts = list[str]()
-    if count > 1:
-        sample = min(100.0, 100.0 * max(SAMPLED_BLOCKS, 30 * count) / blocks)
-        query = sql.SQL(_ORDER["cuts"]).format(
-            column=sql.Identifier(column.name), source=plan.source, sample=sql.Literal(sample), parts=sql.Literal(count)
-        )
-        cuts = list(dict.fromkeys(text for (text,) in as_owner.fetch_held(source, plan, "reader", query, ["text"])))
-    ranges: list[tuple[str, str | None, str | None]] = [
-        ("values", low, high) for low, high in pairwise([None, *cuts, None])
-    ]
-    if not column.not_null:
-        ranges.append(("nulls", None, None))
-    for kind, low, high in ranges:
-        journal.execute(
-            _Q["insert_ordered_chunk"],
-            [table.id, leaf.oid, leaf.schema, leaf.name, leaf.filenode, total // len(ranges), kind, low, high],
-        )
 
 
 def copy_chunks(work: Share, stop: threading.Event | None = None) -> ShareDone:
@@ -190,6 +137,8 @@ class _Worker:
         self._rewritten: set[int] = set()
         self._going_on = self._tables_going_on()
         self._without_partition: set[tuple[int, str]] = set()
+        self._alone: set[int] = set()  # chunks that failed together with others
+        self._small = _multirange(t.id for t in work.tables if _may_be_together(t))
         self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
         self._rows = self._bytes = self._chunks = self._cut_chunks = 0
 
@@ -200,7 +149,10 @@ class _Worker:
             if self._border.wait():
                 patience.succeeded()  # nobody kept us from the tables meanwhile
             try:
-                claimed = self._one_chunk(avoid)
+                claimed = self._next(avoid)
+            except _OneByOne as error:
+                self._alone |= error.chunks
+                continue
             except TookTooLong:
                 continue  # in parts, the next time
             except GaveWay as error:
@@ -235,53 +187,78 @@ class _Worker:
         """As a multirange of Postgres; made once, as each claim says it."""
         return _multirange(i for i in self._tables if i not in self._stopped and i not in self._rewritten)
 
-    def _one_chunk(self, avoid: Sequence[int]) -> bool:
-        """Claims and copies one chunk in one transaction on the target; False when there is none to claim."""
+    def _next(self, avoid: Sequence[int]) -> bool:
+        """Claims and copies a chunk, or those of some small tables, in one transaction on the target; False when there
+        is none to claim."""
         with self._target.transaction():
-            row = self._target.execute(_Q["claim_chunk"], [self._going_on, list(avoid)]).fetchone()
-            if row is None:
+            claimed = self._claim(avoid)
+            if not claimed:
                 return False
-            chunk_id, table_id, leaf_oid, schema, name, filenode, first, end, *place = row
-            table = self._tables[table_id]
-            leaf = sql.Identifier(schema, name)
-            end = self._cut(chunk_id, leaf_oid, first, end)
-            rows_of = _rows_of(table, leaf, first, end, *place)
-            others = () if self._work.in_place else (self._target,)
             began = time.monotonic()
             failpoint("backfill.before_chunk", self._target)
             try:
-                with Watch(self._source, self._watcher, *others, limit=LONGEST if end - first > 1 else None) as watch:
-                    rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, rows_of)
-                watch.check()
-            except TookTooLong:
-                self._pace[leaf_oid] = 2 * LONGEST / (end - first)  # a quarter of it, the next time
-                raise
-            except REFUSALS as error:
-                if isinstance(error, pg.CheckViolation) and partition_cells.has_no_partition(table.plan, error):
-                    raise _NoPartition(table, rows_of, error) from None
-                raise _Changed(table_id, [refused_row(error)], error) from None
-            except GaveWay as error:
-                raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
-            self._target.execute(_Q["chunk_done"], [rows, snapshot, chunk_id])
-            count_partial(self._target, self._work.pipeline, table.plan, rows)
-            lease.check(self._target, table.fence)
+                copied, size, snapshot = self._copied_in_time(claimed)
+            except (GaveWay, TookTooLong, _Changed, _NoPartition):
+                if len(claimed) == 1:
+                    raise
+                raise _OneByOne({chunk.id for chunk in claimed}) from None
+            self._target.execute(_Q["chunks_done"], {"ids": [c.id for c in claimed], "rows": copied, "at": snapshot})
+            for chunk, rows in zip(claimed, copied, strict=True):
+                count_partial(self._target, self._work.pipeline, chunk.table.plan, rows)
+            scopes = dict.fromkeys(scope for chunk in claimed for scope in chunk.table.fence.scopes)
+            lease.check(self._target, replace(claimed[0].table.fence, scopes=tuple(scopes)))
             failpoint("backfill.before_chunk_commit", self._target)
-        if end > first:
-            self._pace[leaf_oid] = (time.monotonic() - began) / (end - first)
-        self._chunks += 1
-        self._rows += rows
+        if len(claimed) == 1 and claimed[0].blocks:
+            self._pace[claimed[0].oid] = (time.monotonic() - began) / claimed[0].blocks
+        self._chunks += len(claimed)
+        self._rows += sum(copied)
         self._bytes += size
         return True
 
-    def _cut(self, chunk: int, leaf: int, first: int, end: int) -> int:
-        """How far of a chunk's blocks can be read in time; the rest becomes chunks of as many blocks."""
-        blocks = end - first
-        if blocks * self._pace.get(leaf, 0.0) <= LONGEST / 2:
-            return end
-        fitting = max(1, int(LONGEST / 2 / self._pace[leaf]))
-        self._target.execute(_Q["cut_chunk"], {"id": chunk, "blocks": fitting})
+    def _claim(self, avoid: Sequence[int]) -> list[_Chunk]:
+        """The next chunk; where it is a small one, those of other small tables behind it, too."""
+        row = self._target.execute(_Q["claim_chunk"], [self._going_on, list(avoid)]).fetchone()
+        if row is None:
+            return []
+        first, rest = self._chunk(row), list[Any]()
+        if len(self._tables) > 1 and first.id not in self._alone and _may_be_together(first.table):
+            args = {"small": self._small, "going_on": self._going_on, "first": first.id, "bytes": SMALL,
+                    "but": [*avoid, *self._alone], "count": TOGETHER - 1}  # fmt: skip
+            rest = self._target.execute(_Q["claim_small_tables"], args).fetchall()
+        return [first, *map(self._chunk, rest)] if rest else [self._cut(row, first)]
+
+    def _chunk(self, row: Any) -> _Chunk:
+        chunk, table_id, oid, schema, name, filenode, first, end, *place = row
+        table, leaf = self._tables[table_id], sql.Identifier(schema, name)
+        return _Chunk(chunk, table, oid, leaf, filenode, end - first, _rows_of(table, leaf, first, end, *place))
+
+    def _copied_in_time(self, claimed: Sequence[_Chunk]) -> tuple[list[int], int, str | None]:
+        """As `_copy`, watched; errors as what they mean for the chunk."""
+        chunk, others = claimed[0], () if self._work.in_place else (self._target,)
+        table, limit = chunk.table, LONGEST if len(claimed) > 1 or chunk.blocks > 1 else None
+        try:
+            with Watch(self._source, self._watcher, *others, limit=limit) as watch:
+                found = self._copy(claimed)
+            watch.check()
+        except TookTooLong:
+            self._pace[chunk.oid] = 2 * LONGEST / max(1, chunk.blocks)  # a quarter of it, the next time
+            raise
+        except REFUSALS as error:
+            if isinstance(error, pg.CheckViolation) and partition_cells.has_no_partition(table.plan, error):
+                raise _NoPartition(table, chunk.rows_of, error) from None
+            raise _Changed(table.id, [refused_row(error)], error) from None
+        except GaveWay as error:
+            raise _ChunkGaveWay(error.what, chunk.id, table.plan.qualified) from None
+        return found
+
+    def _cut(self, row: Any, chunk: _Chunk) -> _Chunk:
+        """As many of its blocks as can be read in time; the rest becomes chunks of as many."""
+        if chunk.blocks * self._pace.get(chunk.oid, 0.0) <= LONGEST / 2:
+            return chunk
+        fitting = max(1, int(LONGEST / 2 / self._pace[chunk.oid]))
+        self._target.execute(_Q["cut_chunk"], {"id": chunk.id, "blocks": fitting})
         self._cut_chunks += 1
-        return first + fitting
+        return self._chunk([*row[:7], row[6] + fitting, *row[8:]])
 
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
         """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
@@ -311,40 +288,44 @@ class _Worker:
             except GaveWay as error:
                 patience.wait(error)
 
-    def _copy(
-        self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, rows_of: sql.Composed
-    ) -> tuple[int, int, str | None]:
-        """(rows, bytes, the source's snapshot that they were read at)"""
-        plans, plan = {table.id: table.plan}, table.plan
-        if hold_copies(self._target, plans):
-            raise _Changed(table.id, [COPY_ALTERED])
+    def _copy(self, claimed: Sequence[_Chunk]) -> tuple[list[int], int, str | None]:
+        """(rows of each chunk, bytes of all, the source's snapshot that they were read at)"""
+        plans = {chunk.table.id: chunk.table.plan for chunk in claimed}
+        for table in hold_copies(self._target, plans):
+            raise _Changed(table, [COPY_ALTERED])
         if self._work.in_place:
-            self._lock_and_compare(table, oid, leaf, filenode)
-            behind = self._code(
-                foreign_code.code_of_live(self._source, plans), foreign_code.code_of_copies(self._target, plans)
-            )
-            return self._insert_select(plan, rows_of, plan.keepers.writer if behind else ""), 0, None
+            self._lock_and_compare(claimed)
+            behind = self._code(foreign_code.code_of_live(self._source, plans))
+            behind |= self._code(foreign_code.code_of_copies(self._target, plans))
+            return [self._insert_select(chunk, behind) for chunk in claimed], 0, None
         behind = self._code(foreign_code.code_of_copies(self._target, plans))
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            self._lock_and_compare(table, oid, leaf, filenode)
-            reader = plan.keepers.reader if self._code(foreign_code.code_of_live(self._source, plans)) else ""
-            with foreign_keys_and_triggers.quiet(self._target, {table.id: table.plan}) as tied:
-                if stops := foreign_keys_and_triggers.told(tied.stops((), self._target.info.user)):
-                    raise _Changed(table.id, stops[table.id])
-                types = as_owner.types_read(self._source, plan) if reader else ()
-                query = _select(as_owner.as_typed(plan, types) if reader else plan, rows_of)
-                try:
-                    with self._taken_back(plan), as_owner.selected(self._source, reader, query, types) as rows:
-                        copied = self._copied(plan, rows, behind)
-                except MEETINGS:
-                    if not plan.adopted:
-                        raise
-                    with as_owner.selected(self._source, reader, query, types) as rows:
-                        copied = Copied(insert_or_leave(self._source, self._target, table.id, plan, rows), 0)
+            self._lock_and_compare(claimed)
+            coded = self._code(foreign_code.code_of_live(self._source, plans))
+            with foreign_keys_and_triggers.quiet(self._target, plans) as tied:
+                stops = foreign_keys_and_triggers.told(tied.stops((), self._target.info.user))
+                for table, findings in stops.items():
+                    raise _Changed(table, findings)
+                copied = [self._copied(chunk, coded, behind) for chunk in claimed]
             snapshot, lsn = snapshot_and_lsn(self._source)
         flush(self._watcher, lsn)
-        return copied.rows, copied.bytes, snapshot
+        return [c.rows for c in copied], sum(c.bytes for c in copied), snapshot
+
+    def _copied(self, chunk: _Chunk, coded: set[int], behind: set[int]) -> Copied:
+        """`coded` and `behind` are the tables that have code of their owners on the source, and on the target."""
+        table, plan = chunk.table.id, chunk.table.plan
+        reader = plan.keepers.reader if table in coded else ""
+        types = as_owner.types_read(self._source, plan) if reader else ()
+        query = _select(as_owner.as_typed(plan, types) if reader else plan, chunk.rows_of)
+        try:
+            with self._taken_back(plan), as_owner.selected(self._source, reader, query, types) as rows:
+                return self._transferred(plan, rows, table in behind)
+        except MEETINGS:
+            if not plan.adopted:
+                raise
+            with as_owner.selected(self._source, reader, query, types) as rows:
+                return Copied(insert_or_leave(self._source, self._target, table, plan, rows), 0)
 
     @contextmanager
     def _taken_back(self, plan: Plan) -> Iterator[None]:
@@ -355,7 +336,7 @@ class _Worker:
         with self._source.transaction(), self._target.transaction():
             yield
 
-    def _copied(self, plan: Plan, rows: sql.Composable, behind: bool) -> Copied:
+    def _transferred(self, plan: Plan, rows: sql.Composable, behind: bool) -> Copied:
         if behind:
             return Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
         return copy_between(
@@ -363,29 +344,40 @@ class _Worker:
             write_statement(plan.copy, plan.columns.list, plan.columns.binary), wordless=plan.in_part,
         )  # fmt: skip
 
-    def _code(self, *found: tuple[set[int], dict[int, list[str]]]) -> bool:
-        """Whether there is code of the table's owner on one of the sides."""
-        for _, stops in found:
-            for table, findings in stops.items():
-                raise _Changed(table, findings)
-        return any(behind for behind, _ in found)
+    def _code(self, found: tuple[set[int], dict[int, list[str]]]) -> set[int]:
+        """The tables that have code of their owners there."""
+        behind, stops = found
+        for table, findings in stops.items():
+            raise _Changed(table, findings)
+        return behind
 
-    def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:
+    def _lock_and_compare(self, claimed: Sequence[_Chunk]) -> None:
         """Lock first, then look (C3): under the lock the file and the structure cannot change any more."""
-        foreign_code.lock(self._source, [(sql.SQL("ONLY {}").format(leaf), table.plan)], "reader")
-        now = catalog.describe(self._source, [table.plan.oid], table.triggers).get(table.plan.oid)
-        findings = drift(table.version, table.physical, now)
-        if findings:
-            raise _Changed(table.id, findings)
-        assert now is not None
-        if next(x.filenode for x in now.leaves if x.oid == oid) != filenode:
-            raise _Changed(table.id, None)
+        read = [(sql.SQL("ONLY {}").format(chunk.leaf), chunk.table.plan) for chunk in claimed]
+        foreign_code.lock(self._source, read, "reader")
+        oids, triggers = {chunk.table.plan.oid for chunk in claimed}, claimed[0].table.triggers
+        described = catalog.describe(self._source, sorted(oids), triggers)
+        for chunk in claimed:
+            table, now = chunk.table, described.get(chunk.table.plan.oid)
+            findings = drift(table.version, table.physical, now)
+            if findings:
+                raise _Changed(table.id, findings)
+            assert now is not None
+            if next(x.filenode for x in now.leaves if x.oid == chunk.oid) != chunk.filenode:
+                raise _Changed(table.id, None)
 
-    def _insert_select(self, plan: Plan, rows_of: sql.Composed, role: str) -> int:
+    def _insert_select(self, chunk: _Chunk, behind: set[int]) -> int:
+        plan = chunk.table.plan
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-            plan.copy, plan.columns.list, _select(plan, rows_of)
+            plan.copy, plan.columns.list, _select(plan, chunk.rows_of)
         )
-        return as_owner.execute(self._target, role, statement)
+        return as_owner.execute(self._target, plan.keepers.writer if chunk.table.id in behind else "", statement)
+
+
+def _may_be_together(table: TableToCopy) -> bool:
+    """Whether nobody's code runs where its rows are read and written, nor may a row of it be there already."""
+    keepers = table.plan.keepers
+    return not (keepers.reader or keepers.writer or keepers.refused or table.plan.adopted or table.plan.order)
 
 
 def _multirange(numbers: Iterable[int]) -> str:
@@ -405,6 +397,14 @@ class _NoPartition(Exception):
     def __init__(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation):
         self.table, self.rows, self.error = table, rows, error
         super().__init__("no partition takes a row")
+
+
+class _OneByOne(Exception):
+    """Of some chunks that were claimed together one failed: which, and why, shows where each is by itself."""
+
+    def __init__(self, chunks: set[int]):
+        self.chunks = chunks
+        super().__init__("one of several failed")
 
 
 class _ChunkGaveWay(GaveWay):

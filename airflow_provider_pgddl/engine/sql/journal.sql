@@ -315,6 +315,21 @@ WHERE %s::int8multirange OPERATOR(pg_catalog.@>) c.table_id AND c.done_at IS NUL
                   WHERE t.id = c.table_id AND s.status = 'mismatch' OFFSET 0)
 ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 
+-- name: claim_small_tables
+-- Behind a small chunk that was claimed, others: each the only one of its table, of those that may be copied together.
+-- Only the next few are looked at: where no table is small, that is all that each claim pays for it.
+SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block, c.kind, c.low, c.high
+FROM pgddl.chunks c
+WHERE %(small)s::int8multirange OPERATOR(pg_catalog.@>) c.table_id
+  AND %(going_on)s::int8multirange OPERATOR(pg_catalog.@>) c.table_id
+  AND c.done_at IS NULL AND c.id > %(first)s AND c.id <= %(first)s + 4 * %(count)s AND c.id <> ALL(%(but)s)
+  AND c.bytes <= %(bytes)s AND c.kind = 'blocks'
+  AND EXISTS (SELECT FROM pgddl.chunks f WHERE f.id = %(first)s AND f.bytes <= %(bytes)s)
+  AND NOT EXISTS (SELECT FROM pgddl.chunks o WHERE o.table_id = c.table_id AND o.id <> c.id)
+  AND NOT EXISTS (SELECT FROM pgddl.tables t JOIN pgddl.schema_status s USING (pipeline, schema_name, table_name)
+                  WHERE t.id = c.table_id AND s.status = 'mismatch' OFFSET 0)
+ORDER BY c.id LIMIT %(count)s FOR UPDATE OF c SKIP LOCKED
+
 -- name: cut_chunk
 -- Its first blocks stay its own, so many of them; the others become chunks of as many.
 WITH rest AS (
@@ -328,9 +343,10 @@ WITH rest AS (
 UPDATE pgddl.chunks SET end_block = first_block + %(blocks)s, bytes = bytes * %(blocks)s / (end_block - first_block)
 WHERE id = %(id)s
 
--- name: chunk_done
-UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s, xid = pg_catalog.pg_current_xact_id(), snapshot = %s
-WHERE id = %s
+-- name: chunks_done
+UPDATE pgddl.chunks c
+SET done_at = pg_catalog.clock_timestamp(), rows = d.rows, xid = pg_catalog.pg_current_xact_id(), snapshot = %(at)s
+FROM ROWS FROM (pg_catalog.unnest(%(ids)s::bigint[]), pg_catalog.unnest(%(rows)s::bigint[])) d (id, rows) WHERE c.id = d.id
 
 -- name: chunks_left
 SELECT t.id AS table_id, count(*) FILTER (WHERE c.done_at IS NULL) AS chunks,
