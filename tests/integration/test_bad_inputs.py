@@ -155,16 +155,20 @@ def test_a_copy_schema_that_is_not_ours(pgddl: Shell) -> None:
     execute(pgddl.source, "DROP SCHEMA pgddl_copy_public")
 
 
-@pytest.mark.parametrize(("version", "words"), [(None, "no pg_dump"), ("12.4", "pg_dump 12"), ("17.5", "17.6")])
+@pytest.mark.parametrize(
+    ("version", "changed", "words"),
+    [(None, {}, "no pg_dump"), ("12.4", {}, "pg_dump 12"), ("17.6", {}, "error (target): pg_dump 17"),
+     ("17.5", {"target": None, "tables": None, "rewrite": {"public.orders": {}}}, "17.6")],
+)  # fmt: skip
 def test_a_missing_or_too_old_pg_dump(
-    pgddl: Shell, monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
+    pgddl: Shell, monkeypatch: pytest.MonkeyPatch, version: str | None, changed: dict[str, Any], words: str
 ) -> None:
     binary = pgddl.folder / "pg_dump"
     if version is not None:
         binary.write_text(f"#!/bin/sh\necho 'pg_dump (PostgreSQL) {version}'\n")
         binary.chmod(0o755)
     monkeypatch.setenv("PGDDL_PG_DUMP", str(binary))
-    pgddl.refuse(EXIT_REFUSED, words)
+    pgddl.refuse(EXIT_REFUSED, words, **changed)
 
 
 def test_a_pooler_in_transaction_mode(pgddl: Shell, pgbouncer: Callable[[str, str], str]) -> None:
