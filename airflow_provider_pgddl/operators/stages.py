@@ -100,8 +100,8 @@ class PgddlSwapOperator(PgddlOperator):
 
 
 class PgddlRevertOperator(PgddlOperator):
-    """Takes a swap in place back, with all that was written since. It is no part of `lifecycle`, and comes before
-    cleanup or not at all."""
+    """Takes a swap in place back, with all that was written since. It comes before cleanup or not at all, so in a DAG
+    beside `reversible`: `lifecycle` cleans up right behind the swap."""
 
     stage = "revert"
 
