@@ -16,7 +16,7 @@ from typing import Literal, Self
 import psycopg
 
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.server.connect import Session, application_name
+from airflow_provider_pgddl.engine.server.connect import Session, application_name, backend_pid
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -67,7 +67,7 @@ class Blockers:
         self._trouble: str | None = None
 
     def watch(self, waiter: Session) -> _Watch:
-        return _Watch(self, waiter.info.backend_pid)
+        return _Watch(self, backend_pid(waiter))
 
     def __str__(self) -> str:
         """Who was in the way when last looked; '' if nobody was."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 from psycopg import AsyncConnection, Connection, conninfo, sql
@@ -78,6 +78,8 @@ PINNED = {
 
 # Sessions inside of `keeping_plans`.
 _keeping: WeakSet[Session] = WeakSet()
+# Sessions behind a pooler, whose greeting tells a number that it has made up, and the server's own number of each.
+_backends: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
 
 _PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
 
@@ -106,7 +108,7 @@ _OWN: dict[str, Any] = {"cursor_factory": _Cursor}
 _REPLICATION: dict[str, Any] = {"replication": "database", "cursor_factory": psycopg.ClientCursor}
 
 # Only in the session that greeted us, where its number is given.
-_PIN = sql.SQL("SELECT {} WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())")
+_PIN = sql.SQL("SELECT p.pid, {} FROM pg_catalog.pg_backend_pid() p(pid) WHERE p.pid = coalesce(%s, p.pid)")
 
 
 def application_name(pipeline: str, token: int, purpose: str) -> str:
@@ -130,7 +132,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
         _refuse_old(conn.info, dsn)
         if not conn.execute(*_pins(conn.info, conn.info.backend_pid)).fetchall():
             _refuse_shared(conn, dsn)
-            conn.execute(*_pins(conn.info))
+            _pin_and_ask(conn)
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
@@ -155,7 +157,7 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
     dsn = real
     try:
         _refuse_old(conn.info, dsn)
-        conn.execute(*_pins(conn.info))
+        _pin_and_ask(conn)
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
@@ -189,6 +191,11 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
 def pin(conn: Session) -> None:
     """Every setting as it was when the session was opened."""
     conn.execute(*_pins(conn.info))
+
+
+def backend_pid(conn: Session) -> int:
+    """The number that a session has in the server, by which pg_locks and pg_stat_activity know it; asks nothing."""
+    return _backends.get(conn, conn.info.backend_pid)
 
 
 def may_set(conn: Session, parameter: str) -> bool:
@@ -236,6 +243,12 @@ def keeping_plans(conn: Session) -> Iterator[None]:
                 if conn.info.transaction_status == TransactionStatus.IDLE:
                     conn.execute(_PLAN_EACH)
                 raise
+
+
+def _pin_and_ask(conn: Session) -> None:
+    row = conn.execute(*_pins(conn.info)).fetchone()
+    assert row is not None
+    _backends[conn] = row[0]
 
 
 def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:

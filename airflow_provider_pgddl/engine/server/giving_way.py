@@ -24,8 +24,8 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgddl.engine.errors import Busy, GaveWay, TookTooLong
-from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay, TookTooLong, from_postgres
+from airflow_provider_pgddl.engine.server.connect import Session, backend_pid
 from airflow_provider_pgddl.engine.server.lock_timeout import process_shown
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -55,7 +55,8 @@ POLITE = Effort()
 
 class Watch:
     """While active, cancels what we do when somebody waits behind `holder` for a table, a leaf or an index, for longer
-    than `tolerance` (seconds), and where it takes longer than `limit` seconds: TookTooLong then.
+    than `tolerance` (seconds), where it takes longer than `limit` seconds (TookTooLong), and where nobody can look
+    any more.
 
     `with Watch(holder, watcher, target) as watch: …`; a QueryCanceled inside becomes GaveWay if it was ours. `others`
     are sessions that the holder waits for: a server that sends rows nobody takes does not listen to a cancellation,
@@ -72,9 +73,10 @@ class Watch:
     ):
         self._holder, self._watcher, self._others, self._tolerance = holder, watcher, others, tolerance
         self._until = time.monotonic() + limit if limit else float("inf")
-        self._pid = holder.info.backend_pid
+        self._pid = backend_pid(holder)
         self._over = threading.Event()
         self.gave_way = self._too_long = False
+        self._unseen: psycopg.Error | None = None  # why it cannot be seen whether anybody waits
         self._who = ""
         self._since: float | None = None  # when the one began to wait who is waiting now
         self._waits = list[float]()
@@ -87,7 +89,7 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._over.set()
         self._thread.join()
-        if isinstance(error, pg.QueryCanceled) and (self.gave_way or self._too_long):
+        if isinstance(error, pg.QueryCanceled) and self._ends:
             self._leave_no_transaction()
             self.check()
             raise TookTooLong("was under way for too long", todo="nothing: smaller parts are tried") from None
@@ -95,10 +97,13 @@ class Watch:
             self.check()
 
     def check(self) -> None:
-        """Between statements, where there is nothing to cancel."""
+        """Between statements, where there is nothing to cancel. GaveWay, or the watcher's own error: nobody is to wait
+        behind us unseen."""
         if self.gave_way:
             what = f"gave way to {self._who}, which waits for the table"
             raise GaveWay(what, todo="nothing: this part is tried again")
+        if self._unseen is not None:
+            raise from_postgres(self._unseen, doing="looking who waits behind us") from None
 
     def waited(self) -> list[float]:
         """For how many seconds others have waited behind the holder, once its locks are gone."""
@@ -111,23 +116,32 @@ class Watch:
         self._since = since
 
     def _look(self) -> None:
-        query = queries("catalog")["waiting_behind"]
         while not self._over.wait(LOOK_EVERY):
-            try:
-                row = self._watcher.execute(query, [self._pid]).fetchone()
-            except psycopg.Error:
-                return  # the watcher's session is gone; the holder's next statement meets the same trouble
-            now = time.monotonic()
-            self._note(now - row[0] if row else None)
-            waiting, late = bool(row and row[0] >= self._tolerance), now > self._until
-            if row and waiting:
-                self._who = process_shown(row[1], row[2])
-            if waiting or late:
+            others = self._others if self._ends else ()
+            if self._unseen is None:
+                self._ask()
+            self._too_long |= time.monotonic() > self._until
+            if self._ends:
                 # First the holder, where it works; if that has not helped by the next look, whom it waits for as well.
-                for session in (self._holder, *(self._others if self.gave_way or self._too_long else ())):
-                    session.cancel_safe()
-                self.gave_way |= waiting
-                self._too_long |= late
+                for session in (self._holder, *others):
+                    with suppress(psycopg.Error):  # the next look tries again
+                        session.cancel_safe()
+
+    def _ask(self) -> None:
+        try:
+            row = self._watcher.execute(queries("catalog")["waiting_behind"], [self._pid]).fetchone()
+        except psycopg.Error as error:
+            self._unseen = error
+            return
+        self._note(time.monotonic() - row[0] if row else None)
+        if row and row[0] >= self._tolerance:
+            self._who = process_shown(row[1], row[2])
+            self.gave_way = True
+
+    @property
+    def _ends(self) -> bool:
+        """Whether what the holder does is to end."""
+        return self.gave_way or self._too_long or self._unseen is not None
 
     def _leave_no_transaction(self) -> None:
         """A cancellation that met the ROLLBACK itself has left the transaction open."""

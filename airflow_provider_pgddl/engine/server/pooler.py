@@ -13,6 +13,8 @@ from typing import Any
 import psycopg
 from psycopg import Connection, pq
 
+from airflow_provider_pgddl.engine.errors import Unreachable
+
 CONNECT_TIMEOUT = 10
 # As many of a pooler's idle connections as others may be handed before ours comes round (round robin; it is the first
 # where the newest is handed out first, which is PgBouncer's default).
@@ -23,7 +25,8 @@ _dedicated: set[tuple[str, int, str, str]] = set()
 
 
 def shares_sessions(conn: Connection[Any]) -> bool:
-    """True for a pooler in transaction or statement mode. `conn` is idle and in autocommit.
+    """True for a pooler in transaction or statement mode; Unreachable where it has no room to find out. `conn` is idle
+    and in autocommit.
 
     Of a direct connection the backend is the one that greeted us, whose number no pooler can know.
     """
@@ -34,6 +37,7 @@ def shares_sessions(conn: Connection[Any]) -> bool:
     place = (info.host, info.port, info.dbname, info.user)
     if ours == info.backend_pid or place in _dedicated:
         return False
+    compared = False
     with ExitStack() as stack:
         for _ in range(TRIES):
             try:
@@ -45,13 +49,11 @@ def shares_sessions(conn: Connection[Any]) -> bool:
                     application_name="pgddl:pooler",
                     prepare_threshold=None,
                 )
-            except psycopg.OperationalError:
-                break  # the pool is used up: nobody was given ours
-            stack.callback(_let_go, other)
-            try:
+                stack.callback(_let_go, other)
                 theirs = _backend(other)
-            except psycopg.OperationalError:
-                break  # the same, noticed when a server is needed
+            except psycopg.OperationalError as error:
+                _refuse_unknown(conn, ours, compared, error)
+                break  # the pool is used up, and nobody was given ours
             try:
                 other.execute("BEGIN")
                 held = _backend(other)
@@ -59,8 +61,21 @@ def shares_sessions(conn: Connection[Any]) -> bool:
                 return True  # statement mode takes no BEGIN
             if ours in (theirs, held) or _backend(conn) != ours:
                 return True
+            compared = True
     _dedicated.add(place)
     return False
+
+
+def _refuse_unknown(conn: Connection[Any], ours: int, compared: bool, error: psycopg.Error) -> None:
+    """A pool that is used up may be so by whoever was given our session, which is then not ours now."""
+    with suppress(psycopg.OperationalError):
+        if compared and _backend(conn) == ours:
+            return
+    primary = error.diag.message_primary or " ".join(str(error).split())
+    raise Unreachable(
+        f"it cannot be told whether the pooler shares sessions: no second one was to be had ({primary})",
+        todo="let the pooler have more connections, then run again; a pipeline needs some for each of its workers",
+    )
 
 
 def _backend(conn: Connection[Any]) -> int:
