@@ -300,8 +300,11 @@ def test_a_transaction_that_holds_back_too_much_wal_pauses_the_pipeline(shop: Li
     assert differences(shop.source, shop.target) == []
 
 
-def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle) -> None:
-    shop.run_all(until="replay")
+@pytest.mark.parametrize("capture", [{"rows": "wal", "ddl": "queue"}, {"rows": "change_log", "ddl": "wal"}])
+def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle, capture: dict[str, str]) -> None:
+    """By a slot for rows, and by one for DDL."""
+    shop.content["capture"] = capture
+    shop.run_all(until="setup")
     before = status_of(shop)["retained_wal_bytes"]
     with in_transaction(shop.source, "INSERT INTO items VALUES (9000, 'open', 'x')"):
         do(shop.source, "UPDATE items SET body = repeat('y', 10000)")

@@ -132,9 +132,9 @@ def backlog(source: Session, target: Session, pipeline: str) -> int:
     return int(row[0] or 0) if row else 0
 
 
-def retained(source: Session, pipeline: str) -> int:
-    """Bytes of WAL that the source keeps for the slot; 0 where there is none."""
-    row = source.execute(_Q["slot"], [slot_name(pipeline)]).fetchone()
+def retained(source: Session, slot: str) -> int:
+    """Bytes of WAL that the source keeps for a slot; 0 where there is none."""
+    row = source.execute(_Q["slot"], [slot]).fetchone()
     return int(row[5] or 0) if row else 0
 
 

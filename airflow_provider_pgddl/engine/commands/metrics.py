@@ -186,7 +186,7 @@ def _lag(name: str, documentation: str, key: str) -> Callable[[_Known], Metric]:
 
 def _retained_wal(known: _Known) -> Metric:
     family = GaugeMetricFamily(
-        "pgddl_retained_wal_bytes", "WAL that the source keeps for the slot for rows.", labels=["pipeline"]
+        "pgddl_retained_wal_bytes", "WAL that the source keeps for a slot of ours.", labels=["pipeline"]
     )
     if known.retained is not None:
         family.add_metric([known.pipeline], known.retained)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.following.schema_gate import STUCK
 from airflow_provider_pgddl.engine.journal.control import Control, control_status
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -74,7 +74,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": asdict(journal.windows.summary(row.run)),
             "lag": None if row.cut_over_at else _lag(journal, source, row.run),
-            "retained_wal_bytes": slot_log.retained(source, name) if pipeline.by_slot else None,
+            "retained_wal_bytes": _retained_wal(pipeline, source),
             "longest_wait": asdict(longest) if longest else None,
             "schema": _verdicts(journal),
             "mismatches": journal.blocked_tables.mismatches(),
@@ -101,6 +101,17 @@ def _since_cut_over(pipeline: Pipeline, source: Session, row: PipelineRow, chang
         return None
     unread = slot_log.unread(source, pipeline.pipeline) if pipeline.by_slot and row.finished_at is None else 0
     return None if unread is None else sum(changes.values()) + unread
+
+
+def _retained_wal(pipeline: Pipeline, source: Session) -> int | None:
+    """Bytes of WAL that the source keeps for its slot for rows, or for that for DDL, whichever keeps more;
+    None where it has neither."""
+    name, slots = pipeline.pipeline, list[str]()
+    if pipeline.by_slot:
+        slots.append(slot_log.slot_name(name))
+    if pipeline.capture.ddl == "wal":
+        slots.append(ddl_log.ddl_slot_name(name))
+    return max((slot_log.retained(source, slot) for slot in slots), default=None)
 
 
 def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ def receive_backlog(context: Context) -> None:
 def _refuse_much_wal(context: Context, source: Session) -> None:
     """All has been read: what is kept back now is a transaction's that has not ended, and would fill the disk."""
     limit = context.pipeline.capture.max_retained_wal
-    retained = slot_log.retained(source, context.name)
+    retained = slot_log.retained(source, slot_log.slot_name(context.name))
     if retained > limit and source.execute(queries("slot_log")["in_progress"]).fetchone() == (True,):
         raise Retry(
             f"the slot keeps back {amount(retained)}B of the source's WAL, more than capture.max_retained_wal"
