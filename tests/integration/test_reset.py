@@ -171,12 +171,16 @@ def test_what_comes_to_the_source_after_the_cut_over_is_not_forgotten(
     late = "INSERT INTO public.item VALUES ({})".format
     if rows == "wal":
         execute(source_dsn, late(1))
-    else:
-        at("capture.before_stop_lock", once(lambda: execute(source_dsn, late(1))))
-    with pytest.raises(StageFailed, match="written to after the swap"):
-        reset(move)
-    with pytest.raises(StageFailed, match="written to after the swap"):
-        reset(move)
+        with pytest.raises(StageFailed, match="written to after the swap") as unread:
+            reset(move)
+        execute(target_dsn, unread.value.sql or "")
+    at("capture.before_stop_lock", once(lambda: execute(source_dsn, late(2))))
+    for _ in range(2):
+        with pytest.raises(StageFailed, match=r"written to after the swap \(public.item: 1\)") as refused:
+            reset(move)
+    execute(target_dsn if rows == "wal" else source_dsn, refused.value.sql or "")
+    reset(move)
+    assert left_behind(source_dsn) == left_behind(target_dsn) == []
 
 
 def test_one_table_is_reset_with_what_stands_on_it_and_comes_again(

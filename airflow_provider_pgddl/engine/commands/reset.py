@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     forget_capture,
     refuse_late_changes,
     stop_capture_of,
+    stop_slot_capture_of,
 )
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.births import Births
@@ -36,7 +37,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name, written
-from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
+from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
 from airflow_provider_pgddl.engine.server import catalog
@@ -95,9 +96,13 @@ def reset(
             refuse_values_away(journal, [t for t in chosen if t.plan.adopted])
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
+        read: Callable[[], None] = _read_nothing
+        if pipeline.by_slot:
+            reading = stack.enter_context(connect(source_dsn, purpose="reset", pipeline=name))
+            read = partial(_read_slot, pipeline, reading, source_dsn, journal, held, chosen)
         if row.cut_over_at is not None and row.finished_at is None:
-            _refuse_late_changes(pipeline, source, source_dsn, journal, held, chosen)
-        return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen, held)}
+            _refuse_late_changes(pipeline, source, journal, chosen, read)
+        return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen, held, read)}
 
 
 def _refuse_elsewhere(source: Session, name: str, row: PipelineRow) -> None:
@@ -157,20 +162,30 @@ def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[Tab
     return [t for t in tables if (t.schema, t.name) in wanted]
 
 
-def _refuse_late_changes(
-    pipeline: Pipeline, source: Session, source_dsn: str, journal: Journal, held: Lease, tables: Sequence[TableRow]
+def _read_nothing() -> None:
+    """Triggers write their logs by themselves."""
+
+
+def _read_slot(
+    pipeline: Pipeline, reading: Session, source_dsn: str, journal: Journal, held: Lease, tables: Sequence[TableRow]
 ) -> None:
-    """What was written to the source after the cut-over, also what nobody has read from the slot yet; of a slot that is
-    lost nobody can tell that."""
+    """What nobody has read from the slot yet, into the logs, with a session of the source that is in no transaction; of
+    a slot that is lost nobody can tell that."""
+    slot = slot_log.slot_name(pipeline.pipeline)
+    stream = partial(SlotStream, source_dsn, slot, slot, pipeline=pipeline.pipeline, token=held.token)
+    masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
+    with suppress(SlotLost):
+        slot_log.receive_into_logs(reading, journal.conn, stream, pipeline.pipeline, held.fence, masked)
+
+
+def _refuse_late_changes(
+    pipeline: Pipeline, source: Session, journal: Journal, tables: Sequence[TableRow], read: Callable[[], None]
+) -> None:
+    """What was written to the source after the cut-over."""
     name = pipeline.pipeline
     if not migrations.state(source, "core")["applied"] or not change_log.captured_roots(source, name):
         return
-    if pipeline.by_slot:
-        slot = slot_log.slot_name(name)
-        stream = partial(SlotStream, source_dsn, slot, slot, pipeline=name, token=held.token)
-        masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
-        with suppress(SlotLost):
-            slot_log.receive_into_logs(source, journal.conn, stream, name, held.fence, masked)
+    read()
     refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
 
 
@@ -289,14 +304,20 @@ def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list
 
 
 def _reset_all(
-    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow], held: Lease
-) -> list[str]:
-    dropped: list[str] = []
+    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow], held: Lease,
+    read: Callable[[], None],
+) -> list[str]:  # fmt: skip
+    dropped, logs = list[str](), logs_now(pipeline, source, journal.conn)
+
+    def late(oid: int) -> bool:
+        read()
+        return any(count_changes(logs, [t for t in tables if t.oid == oid]).values())
+
     if row.finished_at is None or pipeline.swap.fence != "none":
         try:
-            dropped += _drop_capture(pipeline, source, None, only_if_empty=row.cut_over_at is not None)
+            dropped += _drop_capture(pipeline, source, None, late if row.cut_over_at is not None else None)
         except change_log.LateChanges:
-            refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
+            refuse_late_changes(source, logs, pipeline.pipeline, tables)
             raise
         lower_fences(source, pipeline, None, lambda: lease.kept(journal.conn, held.fence))
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
@@ -354,10 +375,10 @@ def _of_no_table(events: Sequence[Applied], tables: Sequence[TableRow]) -> list[
 
 
 def _drop_capture(
-    pipeline: Pipeline, source: Session, oids: Sequence[int] | None, *, only_if_empty: bool = False
+    pipeline: Pipeline, source: Session, oids: Sequence[int] | None, late: Callable[[int], bool] | None = None
 ) -> list[str]:
-    """Triggers, functions and logs of these roots (None: all of the pipeline's); `only_if_empty`: LateChanges where a
-    log that triggers write holds some by then."""
+    """Triggers, functions and logs of these roots (None: all of the pipeline's). With `late`, LateChanges where a log
+    holds some under the lock: of a slot that tells, for a root; what triggers have written shows by itself."""
     known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captured') IS NOT NULL").fetchone()
     if not (known and known[0]):
         return []
@@ -365,7 +386,10 @@ def _drop_capture(
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
             failpoint("reset.before_capture", source)
-            stop_capture_of(source, pipeline, oid, only_if_empty=only_if_empty)
+            if late is not None and pipeline.by_slot:
+                stop_slot_capture_of(source, pipeline, oid, partial(late, oid))
+            else:
+                stop_capture_of(source, pipeline, oid, only_if_empty=late is not None)
             dropped.append(f"capture into {log}")
     return dropped
 

@@ -165,7 +165,8 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
         then = partial(drop_replaced, replaced.get(oid))
         try:
             if context.pipeline.by_slot:
-                _stop_slot_capture_of(context, oid, [t for t in tables if t.oid == oid])
+                late = partial(_read_late, context, [t for t in tables if t.oid == oid])
+                stop_slot_capture_of(context.source, context.pipeline, oid, late)
                 continue
             # What is captured of the new table, for a revert, is not needed any more.
             only_if_empty = not context.in_place or oid in replaced
@@ -175,23 +176,29 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
             raise
 
 
-def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]) -> None:
-    """Under a lock that keeps writers out, what they have written is read before nobody reads it any more."""
+def _read_late(context: Context, tables: Sequence[TableRow]) -> bool:
+    context.receive()
+    return any(count_changes(context.logs, tables).values())
+
+
+def stop_slot_capture_of(source: Session, pipeline: Pipeline, oid: int, late: Callable[[], bool]) -> None:
+    """One table out of the publication. Under a lock that keeps its writers out `late` reads what they have written,
+    through sessions of its own, before nobody reads it any more; LateChanges where it tells that there is some."""
 
     def attempt() -> None:
-        with writers_wait(), context.source.transaction():
-            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
-            name = context.source.execute(queries("capture")["relation_name"], [oid]).fetchone()
+        failpoint("capture.before_stop_lock", source)
+        with writers_wait(), source.transaction():
+            limit_lock_wait(source, pipeline.swap.lock_timeout)
+            name = source.execute(queries("capture")["relation_name"], [oid]).fetchone()
             if name is not None:
                 lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
-                context.source.execute(lock.format(sql.Identifier(*name)))
-            context.receive()
-            if any(count_changes(context.logs, tables).values()):
+                source.execute(lock.format(sql.Identifier(*name)))
+            if late():
                 raise change_log.LateChanges(oid)
-            change_log.stop(context.source, context.name, oid)
-            failpoint("cleanup.before_unpublished_commit", context.source)
+            change_log.stop(source, pipeline.pipeline, oid)
+            failpoint("cleanup.before_unpublished_commit", source)
 
-    with_tries(context.pipeline.swap, "taking a table out of the publication", attempt)
+    with_tries(pipeline.swap, "taking a table out of the publication", attempt, again=RENAMED)
 
 
 def drop_old_table(context: Context, table: TableRow) -> None:
