@@ -118,6 +118,29 @@ def test_an_older_token_cannot_commit_and_a_takeover_waits_for_a_commit_under_wa
         assert zombie.execute("SELECT array_agg(n) FROM public.work").fetchone()[0] == [1]
 
 
+def test_runs_over_all_and_over_some_tables_take_over_from_each_other(journal_dsn: str) -> None:
+    """Whose sessions are ended with that. A reset forgets all tokens, so none of them is valid behind it."""
+    taken = []
+    with connect(journal_dsn, purpose="test") as conn:
+        for tables in (["shop.a"], None, ["shop.b"], None):
+            with Lease(journal_dsn, "shop", "backfill", tables) as held:
+                held.take()
+                leases.check(conn, held.fence)
+                taken.append(held.fence)
+                for older in taken[:-1]:
+                    with pytest.raises(Fenced):
+                        leases.check(conn, older)
+                zombies = [connect(journal_dsn, purpose="t", pipeline="shop", token=f.token) for f in taken]
+                assert held.terminate_stale(conn) == len(taken) - 1
+                assert zombies[-1].execute("SELECT 1").fetchone() == (1,)
+                for zombie in zombies:
+                    zombie.close()
+        conn.execute("DELETE FROM pgddl.leases")
+        for fence in taken:
+            with pytest.raises(Fenced):
+                leases.check(conn, fence)
+
+
 def _until_waiting(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as look:
         deadline = time.monotonic() + 10

@@ -8,10 +8,9 @@ SELECT pg_catalog.pg_try_advisory_lock_shared(pg_catalog.hashtextextended('pgddl
 SELECT l.scope, l.holder, l.taken_at, l.token FROM pgddl.leases l WHERE l.pipeline = %s ORDER BY l.taken_at DESC LIMIT 1
 
 -- name: take_all
--- A run over the whole pipeline fences every scope.
+-- A run over the whole pipeline fences every scope: without its row none is valid.
 WITH t AS (SELECT pg_catalog.nextval('pgddl.tokens') AS token),
-fenced AS (UPDATE pgddl.leases l SET token = t.token, holder = %(holder)s, taken_at = pg_catalog.clock_timestamp()
-           FROM t WHERE l.pipeline = %(pipeline)s AND l.scope <> ''),
+fenced AS (DELETE FROM pgddl.leases l WHERE l.pipeline = %(pipeline)s AND l.scope <> ''),
 own AS (INSERT INTO pgddl.leases (pipeline, scope, token, holder)
         SELECT %(pipeline)s, '', t.token, %(holder)s FROM t
         ON CONFLICT (pipeline, scope) DO UPDATE

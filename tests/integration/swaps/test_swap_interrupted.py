@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.stages import backfill, cleanup, swap
 from airflow_provider_pgddl.engine.swapping import across, readiness
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from tests.conftest import Database
+from tests.failpoints import At
 from tests.integration.calls import after_each, before_each, once
 from tests.integration.items import log_of
 from tests.integration.lifecycle import left_behind
@@ -497,10 +498,18 @@ def test_tables_that_are_rewritten_once_each_are_no_table_that_never_rests(
     assert [one(source_dsn, f"SELECT count(*) FROM pgddl_copy_public.{name}") for name in names] == [50] * len(names)
 
 
-def test_differing_rows_are_counted_as_far_as_anybody_has(shop: Make) -> None:
+def test_a_verification_that_died_or_has_found_differences_is_none(shop: Make, at: At) -> None:
+    """Differing rows are counted as far as anybody has."""
     move = shop()
     do(move.source, "INSERT INTO shop.parent SELECT n, 'p' FROM generate_series(100, 400) n")
     move.run_all(until="replay")
+
+    def die(number: int) -> None:
+        raise Killed
+
+    with at("verify.before_compared_commit", die), pytest.raises(Killed):
+        move.run("verify")
+    assert "not verified to the end" in str(move.refused("swap", PreflightRefused))
     do(move.target, "UPDATE shop.parent SET name = 'other' WHERE id >= 100")
     assert "shop.parent: at least 100 rows differ" in move.refused("verify").what
     assert "at least 100 rows differ" in str(move.refused("swap"))
