@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.following import ddl as following
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.parallel import spark
-from airflow_provider_pgddl.engine.rows import fill, window_locks, windows
+from airflow_provider_pgddl.engine.rows import fill, ingest_for_ddl, reload, window_locks, windows
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.stages import StageResult
 from tests.conftest import Database, database_name
@@ -200,6 +200,9 @@ def test_c11_a_takeover_waits_for_a_transaction_that_has_looked_at_its_token(ite
                         lease.check(worker, first.fence)
 
 
+FLUSHED = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+
+
 @contextmanager
 def without_wal_writer(dsn: str) -> Iterator[None]:
     """Nobody but a committing session flushes; a checkpoint does, but there is none within a test."""
@@ -222,7 +225,7 @@ def test_c11_a_commit_that_can_still_be_lost_is_not_copied(
 
     def look_and_acknowledge(*args: Any) -> None:
         if one(items.target, "SELECT count(*) FROM items WHERE code = 'asynchronous'"):
-            flushed.append(one(items.source, "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", lsn))
+            flushed.append(one(items.source, FLUSHED, lsn))
         acknowledge(*args)
 
     monkeypatch.setattr(change_log, "acknowledge", look_and_acknowledge)
@@ -244,7 +247,7 @@ def test_c11_ddl_that_can_still_be_lost_is_not_followed(
     decide = following.decide
 
     def look_and_decide(*args: Any) -> Any:
-        flushed.append(one(items.source, "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", lsn))
+        flushed.append(one(items.source, FLUSHED, lsn))
         return decide(*args)
 
     monkeypatch.setattr(following, "decide", look_and_decide)
@@ -255,6 +258,39 @@ def test_c11_ddl_that_can_still_be_lost_is_not_followed(
         lsn = one(items.source, "SELECT pg_current_wal_insert_lsn()::text")
         items.run("replay")
     assert flushed[:1] == [guarded]
+
+
+def test_c11_what_is_read_beside_windows_is_on_the_sources_disk_first(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch, at: At
+) -> None:
+    """Blocks, room for DDL, all keys of a table, and those of another part of its rows."""
+    written, flushed = list[str](), dict[str, bool]()
+
+    def write(number: int) -> None:
+        if number == 1:
+            do(items.source, "SET synchronous_commit = off; UPDATE items SET code = code || '.' WHERE id = 1")
+            written.append(one(items.source, "SELECT pg_current_wal_insert_lsn()::text"))
+
+    def look(before_commit: str) -> None:
+        flushed.setdefault(before_commit, one(items.source, FLUSHED, written[-1]))
+
+    items.content["replay"] = {"window_rows": 1000}
+    items.run_all(until="snapshot")
+    with without_wal_writer(items.source):
+        write(1)
+        with at("backfill.before_chunk_commit", lambda _: look("blocks")):
+            items.run("backfill")
+        items.run("schema_sync")
+        steps: list[tuple[str, Any, str, Callable[[Lifecycle], object]]] = [
+            ("ddl.before_room_commit", ingest_for_ddl, "_clear_across", followed_ddl),
+            ("settle.before_part_commit", reload, "lock_tables", read_in_part),
+            ("settle.before_reload_commit", reload, "lock_tables", read_again),
+        ]
+        for before_commit, module, reads, step in steps:
+            with monkeypatch.context() as patched, at(before_commit, lambda _, name=before_commit: look(name)):
+                before_each(patched, module, reads, write)
+                step(items)
+    assert flushed == dict.fromkeys(["blocks", *(before_commit for before_commit, *_ in steps)], True)
 
 
 def test_c11_a_window_flushes_what_nobody_else_would(items: Lifecycle) -> None:
