@@ -170,13 +170,15 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
 
 
 def test_what_was_written_since_the_swap_keeps_it_from_going_back(
-    replacing: Callable[..., Lifecycle], target_dsn: str
+    replacing: Callable[..., Lifecycle], target_dsn: str, at: At
 ) -> None:
+    """Also right before the locks."""
     move = replacing()
     move.run_all(until="swap")
-    do(target_dsn, "UPDATE shop.fresh SET v = 'new' WHERE id < 4")
-    refused = str(move.refused("revert", StageFailed))
-    assert "shop.fresh: 3" in refused
+    write = "UPDATE shop.fresh SET v = 'new' WHERE id < 4"
+    with at("replace.before_back_lock", once(lambda: do(target_dsn, write))):
+        assert "shop.fresh: 3" in str(move.refused("revert", StageFailed))
+    assert "shop.fresh: 3" in str(move.refused("revert", StageFailed))
     with pytest.raises(UsageError, match="has swapped its tables"):
         reset(move)
 
