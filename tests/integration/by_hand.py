@@ -16,7 +16,8 @@ from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows.chunk_layout import plan_chunks
-from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, TableToCopy, copy_chunks
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
+from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, copy_chunks
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.throttle import Limits
 from airflow_provider_pgddl.engine.rows.window_locks import Replica

@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunk_layout import plan_chunks
-from airflow_provider_pgddl.engine.rows.chunks import TableToCopy
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload

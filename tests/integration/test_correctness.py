@@ -93,13 +93,13 @@ def test_c03_a_table_whose_file_is_replaced_is_copied_again(
     chunks_of: Counter[str] = Counter()
     copy = chunks._Worker._copy
 
-    def replace_and_copy(worker: chunks._Worker, claimed: Sequence[chunks._Chunk]) -> Any:
+    def replace_and_copy(worker: chunks._Worker, claimed: Sequence[chunks._Chunk], watch: Any) -> Any:
         for name in (chunk.table.plan.name for chunk in claimed):
             chunks_of[name] += 1
             how, chunk = moments[name]
             if chunks_of[name] == chunk:
                 do(source_dsn, *replaced(how, name))
-        return copy(worker, claimed)
+        return copy(worker, claimed, watch)
 
     monkeypatch.setattr(chunks._Worker, "_copy", replace_and_copy)
     move.run_all(after="snapshot", until="swap")

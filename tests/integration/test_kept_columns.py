@@ -21,7 +21,8 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.chunk_layout import plan_chunks
-from airflow_provider_pgddl.engine.rows.chunks import Share, TableToCopy, copy_chunks
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
+from airflow_provider_pgddl.engine.rows.chunks import Share, copy_chunks
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import clear_changed
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept

@@ -533,13 +533,13 @@ def test_a_mismatch_in_the_middle_of_a_backfill_stops_its_table_there(
     )
     copy, copied = chunks._Worker._copy, list[str]()
 
-    def changed_and_copied(worker: chunks._Worker, claimed: Sequence[chunks._Chunk]) -> Any:
+    def changed_and_copied(worker: chunks._Worker, claimed: Sequence[chunks._Chunk], watch: Any) -> Any:
         copied.extend(chunk.table.plan.name for chunk in claimed)
         if copied.count("users") == 3 and told.application.phase == "before":
             (told.on_source if on_source else told.on_target)(*statements)
             if where == "timer":
                 wait_until(lambda: told.history("users")[-1:] == [("mismatch", True, error)])
-        return copy(worker, claimed)
+        return copy(worker, claimed, watch)
 
     monkeypatch.setattr(chunks._Worker, "_copy", changed_and_copied)
     result = told.move.run("backfill")

@@ -11,9 +11,11 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.rows import chunks
+from airflow_provider_pgddl.engine.server.giving_way import Watch
 from tests.failpoints import At, once
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import Underway, do, in_transaction, wait_for
+from tests.integration.items import unequal
+from tests.integration.lifecycle import Lifecycle, wait_until
+from tests.integration.sessions import Underway, do, in_transaction, wait_for, waits
 
 TABLES = 40
 # Every tenth is not small, and two of a partitioned table's leaves are.
@@ -120,3 +122,49 @@ def test_one_that_somebody_holds_is_waited_for_alone(many: Lifecycle, at: At) ->
             holder.rollback()
     many.run_all(after="backfill", until="replay")
     assert differences(many.source, many.target) == []
+
+
+def test_who_comes_for_one_is_let_through(many: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits behind a table that is still to be copied waits for none of those before it."""
+    copied_one = chunks._Worker._copied
+    come = list[Underway[None]]()
+
+    def come_and_copy(worker: chunks._Worker, chunk: chunks._Chunk, coded: Any, behind: Any, watch: Watch) -> Any:
+        if chunk.table.plan.name == "t_04" and not come:
+            come.append(Underway(lambda: do(many.source, "LOCK t_08 IN ACCESS EXCLUSIVE MODE; SELECT")).__enter__())
+            wait_until(lambda: watch.gave_way)
+        return copied_one(worker, chunk, coded, behind, watch)
+
+    monkeypatch.setattr(chunks._Worker, "_copied", come_and_copy)
+    many.run("backfill")
+    come[0].finish()
+    assert len([xid for xid, times in transactions(many).items() if times == 1]) >= chunks.TOGETHER
+    many.run_all(after="backfill", until="replay")
+    assert differences(many.source, many.target) == []
+
+
+def test_a_copy_that_somebody_holds_is_waited_for_alone(many: Lifecycle) -> None:
+    """Whoever holds one copy and comes for another meets none that we hold meanwhile: no deadlock."""
+    with in_transaction(many.target, "LOCK t_12 IN SHARE MODE") as holder:
+        with Underway(lambda: many.run("backfill")) as backfill:
+            wait_for(lambda: waits(many.target, "RowExclusiveLock", "t_12"), backfill)
+            holder.execute("LOCK t_11 IN SHARE MODE NOWAIT; LOCK t_13 IN SHARE MODE NOWAIT")
+            holder.rollback()
+    many.run_all(after="backfill", until="replay")
+    assert differences(many.source, many.target) == []
+
+
+def test_in_place_small_tables_are_copied_together(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle], at: At
+) -> None:
+    do(source_dsn, *(SHAPE.format(n, 0, n) for n in range(1, 5)))
+    asked = {f"public.t_{n:02}": {"alter": ["ALTER COLUMN id TYPE bigint"]} for n in range(1, 5)}
+    rewrite = lifecycle(source_dsn, rewrite=asked, **WORKERS)
+    rewrite.run_all(until="snapshot")
+    with at("backfill.before_chunk_commit") as passes:
+        passes.act = lambda _: passes.lose()
+        rewrite.refused("backfill", Retry)
+    rewrite.run("backfill")
+    assert transactions(rewrite).most_common() == [(next(iter(transactions(rewrite))), 4)]
+    rewrite.run_all(after="backfill", until="swap")
+    assert [unequal(source_dsn, f"pgddl_old_public.t_{n:02}", f"public.t_{n:02}") for n in range(1, 5)] == [0] * 4

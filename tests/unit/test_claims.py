@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_pgddl.engine.rows.chunks import _multirange
+from airflow_provider_pgddl.engine.journal.chunks import multirange
 
 
 @pytest.mark.parametrize(
@@ -12,4 +12,4 @@ from airflow_provider_pgddl.engine.rows.chunks import _multirange
     [([], "{}"), ([3], "{[3,4)}"), ([7, 1, 3, 2], "{[1,4),[7,8)}"), (range(1, 10_001), "{[1,10001)}")],
 )
 def test_tables_are_named_by_ranges_of_their_ids(ids: list[int], said: str) -> None:
-    assert _multirange(ids) == said
+    assert multirange(ids) == said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.journal.section import JournalSection
@@ -52,3 +52,14 @@ class Chunks(JournalSection):
         progress = self._row(ChunkProgress, "chunk_progress", [list(ids)])
         assert progress is not None
         return progress
+
+
+def multirange(numbers: Iterable[int]) -> str:
+    """`{[1,4),[7,8)}` for 1, 2, 3 and 7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return "{" + ",".join(f"[{first},{end})" for first, end in runs) + "}"

@@ -10,7 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rights import as_owner
-from airflow_provider_pgddl.engine.rows.chunks import TableToCopy
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +22,13 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, TookTooLong
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.chunks import multirange
 from airflow_provider_pgddl.engine.journal.control import Border, Control
-from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
 from airflow_provider_pgddl.engine.rows.adopted_rows import MEETINGS, insert_or_leave
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy, rows_of, select
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
@@ -44,7 +45,7 @@ from airflow_provider_pgddl.engine.rows.wal_flush import flush, snapshot_and_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans
-from airflow_provider_pgddl.engine.server.giving_way import Patience, Watch
+from airflow_provider_pgddl.engine.server.giving_way import Patience, Watch, lock_briefly
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")
@@ -52,18 +53,6 @@ COPY = "copy"  # the purpose of a worker's session on the target
 SMALL = 64 * 1024  # bytes of a table that is copied together with others
 TOGETHER = 16  # such tables at most
 LONGEST = 20.0  # seconds that a chunk may take, where it can be cut; half of that is aimed at
-
-
-@dataclass(frozen=True, slots=True)
-class TableToCopy:
-    """What a worker needs to know of a table; `version` and `physical` are those that the chunks were planned for."""
-
-    id: int
-    plan: Plan
-    version: dict[str, object]
-    physical: dict[str, list[object]]
-    fence: Fence
-    triggers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +127,8 @@ class _Worker:
         self._going_on = self._tables_going_on()
         self._without_partition: set[tuple[int, str]] = set()
         self._alone: set[int] = set()  # chunks that failed together with others
-        self._small = _multirange(t.id for t in work.tables if _may_be_together(t))
+        self._together = TOGETHER if len(work.tables) > 1 else 1
+        self._small = multirange(t.id for t in work.tables if _may_be_together(t))
         self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
         self._rows = self._bytes = self._chunks = self._cut_chunks = 0
 
@@ -185,7 +175,7 @@ class _Worker:
 
     def _tables_going_on(self) -> str:
         """As a multirange of Postgres; made once, as each claim says it."""
-        return _multirange(i for i in self._tables if i not in self._stopped and i not in self._rewritten)
+        return multirange(i for i in self._tables if i not in self._stopped and i not in self._rewritten)
 
     def _next(self, avoid: Sequence[int]) -> bool:
         """Claims and copies a chunk, or those of some small tables, in one transaction on the target; False when there
@@ -198,9 +188,11 @@ class _Worker:
             failpoint("backfill.before_chunk", self._target)
             try:
                 copied, size, snapshot = self._copied_in_time(claimed)
-            except (GaveWay, TookTooLong, _Changed, _NoPartition):
+            except (GaveWay, TookTooLong, _Changed, _NoPartition, pg.DeadlockDetected) as error:
                 if len(claimed) == 1:
                     raise
+                if isinstance(error, TookTooLong):
+                    self._together = max(1, self._together // 4)
                 raise _OneByOne({chunk.id for chunk in claimed}) from None
             self._target.execute(_Q["chunks_done"], {"ids": [c.id for c in claimed], "rows": copied, "at": snapshot})
             for chunk, rows in zip(claimed, copied, strict=True):
@@ -221,16 +213,23 @@ class _Worker:
         if row is None:
             return []
         first, rest = self._chunk(row), list[Any]()
-        if len(self._tables) > 1 and first.id not in self._alone and _may_be_together(first.table):
+        if (
+            self._together > 1
+            and first.id not in self._alone
+            and self._in_time(first)
+            and _may_be_together(first.table)
+        ):
+            behind = range(first.id + 1, first.id + 1 + 4 * self._together)  # no more is looked at
             args = {"small": self._small, "going_on": self._going_on, "first": first.id, "bytes": SMALL,
-                    "but": [*avoid, *self._alone], "count": TOGETHER - 1}  # fmt: skip
+                    "last": behind[-1], "but": [i for i in (*avoid, *self._alone) if i in behind],
+                    "count": self._together - 1}  # fmt: skip
             rest = self._target.execute(_Q["claim_small_tables"], args).fetchall()
         return [first, *map(self._chunk, rest)] if rest else [self._cut(row, first)]
 
     def _chunk(self, row: Any) -> _Chunk:
         chunk, table_id, oid, schema, name, filenode, first, end, *place = row
         table, leaf = self._tables[table_id], sql.Identifier(schema, name)
-        return _Chunk(chunk, table, oid, leaf, filenode, end - first, _rows_of(table, leaf, first, end, *place))
+        return _Chunk(chunk, table, oid, leaf, filenode, end - first, rows_of(table, leaf, first, end, *place))
 
     def _copied_in_time(self, claimed: Sequence[_Chunk]) -> tuple[list[int], int, str | None]:
         """As `_copy`, watched; errors as what they mean for the chunk."""
@@ -238,10 +237,11 @@ class _Worker:
         table, limit = chunk.table, LONGEST if len(claimed) > 1 or chunk.blocks > 1 else None
         try:
             with Watch(self._source, self._watcher, *others, limit=limit) as watch:
-                found = self._copy(claimed)
+                found = self._copy(claimed, watch)
             watch.check()
         except TookTooLong:
-            self._pace[chunk.oid] = 2 * LONGEST / max(1, chunk.blocks)  # a quarter of it, the next time
+            if len(claimed) == 1:
+                self._pace[chunk.oid] = 2 * LONGEST / max(1, chunk.blocks)  # a quarter of it, the next time
             raise
         except REFUSALS as error:
             if isinstance(error, pg.CheckViolation) and partition_cells.has_no_partition(table.plan, error):
@@ -251,9 +251,12 @@ class _Worker:
             raise _ChunkGaveWay(error.what, chunk.id, table.plan.qualified) from None
         return found
 
+    def _in_time(self, chunk: _Chunk) -> bool:
+        return chunk.blocks * self._pace.get(chunk.oid, 0.0) <= LONGEST / 2
+
     def _cut(self, row: Any, chunk: _Chunk) -> _Chunk:
         """As many of its blocks as can be read in time; the rest becomes chunks of as many."""
-        if chunk.blocks * self._pace.get(chunk.oid, 0.0) <= LONGEST / 2:
+        if self._in_time(chunk):
             return chunk
         fitting = max(1, int(LONGEST / 2 / self._pace[chunk.oid]))
         self._target.execute(_Q["cut_chunk"], {"id": chunk.id, "blocks": fitting})
@@ -288,36 +291,42 @@ class _Worker:
             except GaveWay as error:
                 patience.wait(error)
 
-    def _copy(self, claimed: Sequence[_Chunk]) -> tuple[list[int], int, str | None]:
+    def _copy(self, claimed: Sequence[_Chunk], watch: Watch) -> tuple[list[int], int, str | None]:
         """(rows of each chunk, bytes of all, the source's snapshot that they were read at)"""
         plans = {chunk.table.id: chunk.table.plan for chunk in claimed}
         for table in hold_copies(self._target, plans):
             raise _Changed(table, [COPY_ALTERED])
+        if len(claimed) > 1:  # as each is written: one after the other we could wait for who waits for us
+            lock_briefly(self._target, [plan.copy for plan in plans.values()], "ROW EXCLUSIVE")
         if self._work.in_place:
             self._lock_and_compare(claimed)
             behind = self._code(foreign_code.code_of_live(self._source, plans))
             behind |= self._code(foreign_code.code_of_copies(self._target, plans))
-            return [self._insert_select(chunk, behind) for chunk in claimed], 0, None
+            return [self._insertselect(chunk, behind) for chunk in claimed], 0, None
         behind = self._code(foreign_code.code_of_copies(self._target, plans))
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(claimed)
             coded = self._code(foreign_code.code_of_live(self._source, plans))
             with foreign_keys_and_triggers.quiet(self._target, plans) as tied:
-                stops = foreign_keys_and_triggers.told(tied.stops((), self._target.info.user))
+                # Rows only come: a key that refers to them has nothing to do, and one of theirs says what it lacks.
+                fired = replace(tied, keys=())
+                stops = foreign_keys_and_triggers.told(fired.stops((), self._target.info.user))
                 for table, findings in stops.items():
                     raise _Changed(table, findings)
-                copied = [self._copied(chunk, coded, behind) for chunk in claimed]
+                copied = [self._copied(chunk, coded, behind, watch) for chunk in claimed]
+                self._target.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what is deferred is this chunk's own error
             snapshot, lsn = snapshot_and_lsn(self._source)
         flush(self._watcher, lsn)
         return [c.rows for c in copied], sum(c.bytes for c in copied), snapshot
 
-    def _copied(self, chunk: _Chunk, coded: set[int], behind: set[int]) -> Copied:
+    def _copied(self, chunk: _Chunk, coded: set[int], behind: set[int], watch: Watch) -> Copied:
         """`coded` and `behind` are the tables that have code of their owners on the source, and on the target."""
+        watch.check()
         table, plan = chunk.table.id, chunk.table.plan
         reader = plan.keepers.reader if table in coded else ""
         types = as_owner.types_read(self._source, plan) if reader else ()
-        query = _select(as_owner.as_typed(plan, types) if reader else plan, chunk.rows_of)
+        query = select(as_owner.as_typed(plan, types) if reader else plan, chunk.rows_of)
         try:
             with self._taken_back(plan), as_owner.selected(self._source, reader, query, types) as rows:
                 return self._transferred(plan, rows, table in behind)
@@ -366,10 +375,10 @@ class _Worker:
             if next(x.filenode for x in now.leaves if x.oid == chunk.oid) != chunk.filenode:
                 raise _Changed(table.id, None)
 
-    def _insert_select(self, chunk: _Chunk, behind: set[int]) -> int:
+    def _insertselect(self, chunk: _Chunk, behind: set[int]) -> int:
         plan = chunk.table.plan
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-            plan.copy, plan.columns.list, _select(plan, chunk.rows_of)
+            plan.copy, plan.columns.list, select(plan, chunk.rows_of)
         )
         return as_owner.execute(self._target, plan.keepers.writer if chunk.table.id in behind else "", statement)
 
@@ -378,17 +387,6 @@ def _may_be_together(table: TableToCopy) -> bool:
     """Whether nobody's code runs where its rows are read and written, nor may a row of it be there already."""
     keepers = table.plan.keepers
     return not (keepers.reader or keepers.writer or keepers.refused or table.plan.adopted or table.plan.order)
-
-
-def _multirange(numbers: Iterable[int]) -> str:
-    """`{[1,4),[7,8)}` for 1, 2, 3 and 7."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, number + 1])
-    return "{" + ",".join(f"[{first},{end})" for first, end in runs) + "}"
 
 
 class _NoPartition(Exception):
@@ -411,40 +409,3 @@ class _ChunkGaveWay(GaveWay):
     def __init__(self, what: str, chunk: int, table: str):
         self.chunk = chunk
         super().__init__(what, table=table)
-
-
-def _select(plan: Plan, rows_of: sql.Composed) -> sql.Composed:
-    select = sql.SQL("SELECT {} {}").format(plan.columns.select_list, rows_of)
-    if plan.order:
-        # Of the source: an unqualified name would mean what is selected under it.
-        columns = sql.SQL(", ").join(sql.Identifier("t", column) for column in plan.order)
-        select += sql.SQL(" ORDER BY {}").format(columns)
-    return select
-
-
-def _rows_of(
-    table: TableToCopy, leaf: sql.Identifier, first: int, end: int, kind: str, low: str | None, high: str | None
-) -> sql.Composed:
-    """FROM and WHERE of a chunk's rows: those in blocks [first, end), or with values in [low, high), or with none; of
-    one leaf, its own only (C4)."""
-    terms: list[sql.Composable]
-    if kind == "blocks":
-        terms = [
-            sql.SQL("ctid {} {}::pg_catalog.tid").format(sql.SQL(op), sql.Literal(f"({block},0)"))
-            for op, block in ((">=", first), ("<", end))
-        ]
-    else:
-        name = table.plan.order[0]
-        column, type_ = sql.Identifier("t", name), sql.SQL(_type_of(table, name))
-        terms = [
-            sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)
-            for op, value in ((">=", low), ("<", high))
-            if value is not None
-        ] or [sql.SQL("{} IS {}NULL").format(column, sql.SQL("NOT " if kind == "values" else ""))]
-    rows = table.plan.rows_of(sql.SQL("ONLY {}").format(leaf))
-    return sql.SQL("FROM {} AS t WHERE {}").format(rows, sql.SQL(" AND ").join(terms))
-
-
-def _type_of(table: TableToCopy, column: str) -> str:
-    columns: Any = table.version["columns"]
-    return str(columns[column]["type"])

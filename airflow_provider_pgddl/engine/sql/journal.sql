@@ -322,7 +322,7 @@ SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first
 FROM pgddl.chunks c
 WHERE %(small)s::int8multirange OPERATOR(pg_catalog.@>) c.table_id
   AND %(going_on)s::int8multirange OPERATOR(pg_catalog.@>) c.table_id
-  AND c.done_at IS NULL AND c.id > %(first)s AND c.id <= %(first)s + 4 * %(count)s AND c.id <> ALL(%(but)s)
+  AND c.done_at IS NULL AND c.id > %(first)s::bigint AND c.id <= %(last)s::bigint AND c.id <> ALL(%(but)s::bigint[])
   AND c.bytes <= %(bytes)s AND c.kind = 'blocks'
   AND EXISTS (SELECT FROM pgddl.chunks f WHERE f.id = %(first)s AND f.bytes <= %(bytes)s)
   AND NOT EXISTS (SELECT FROM pgddl.chunks o WHERE o.table_id = c.table_id AND o.id <> c.id)

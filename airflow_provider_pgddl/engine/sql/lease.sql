@@ -31,7 +31,8 @@ SELECT token FROM t
 SELECT DISTINCT token::text FROM pgddl.leases WHERE pipeline = %s
 
 -- name: check
-SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = ANY(%s) FOR SHARE
+-- In the order in which a takeover takes them, too: neither waits for the other.
+SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = ANY(%s) ORDER BY scope COLLATE "C" FOR SHARE
 
 -- name: lock_ddl
 SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))

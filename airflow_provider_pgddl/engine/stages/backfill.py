@@ -25,7 +25,8 @@ from airflow_provider_pgddl.engine.parallel.part_results import Threads, beside_
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.adopted_rows import uncompared
 from airflow_provider_pgddl.engine.rows.chunk_layout import plan_chunks
-from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Share, ShareDone, TableToCopy, copy_chunks
+from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
+from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Share, ShareDone, copy_chunks
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept

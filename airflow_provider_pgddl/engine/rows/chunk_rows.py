@@ -1,0 +1,60 @@
+"""What a chunk reads: FROM and WHERE of its rows, and what a worker needs to know of their table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.model.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TableToCopy:
+    """What a worker needs to know of a table; `version` and `physical` are those that the chunks were planned for."""
+
+    id: int
+    plan: Plan
+    version: dict[str, object]
+    physical: dict[str, list[object]]
+    fence: Fence
+    triggers: tuple[str, ...]
+
+
+def select(plan: Plan, rows_of: sql.Composed) -> sql.Composed:
+    select = sql.SQL("SELECT {} {}").format(plan.columns.select_list, rows_of)
+    if plan.order:
+        # Of the source: an unqualified name would mean what is selected under it.
+        columns = sql.SQL(", ").join(sql.Identifier("t", column) for column in plan.order)
+        select += sql.SQL(" ORDER BY {}").format(columns)
+    return select
+
+
+def rows_of(
+    table: TableToCopy, leaf: sql.Identifier, first: int, end: int, kind: str, low: str | None, high: str | None
+) -> sql.Composed:
+    """FROM and WHERE of a chunk's rows: those in blocks [first, end), or with values in [low, high), or with none; of
+    one leaf, its own only (C4)."""
+    terms: list[sql.Composable]
+    if kind == "blocks":
+        terms = [
+            sql.SQL("ctid {} {}::pg_catalog.tid").format(sql.SQL(op), sql.Literal(f"({block},0)"))
+            for op, block in ((">=", first), ("<", end))
+        ]
+    else:
+        name = table.plan.order[0]
+        column, type_ = sql.Identifier("t", name), sql.SQL(_type_of(table, name))
+        terms = [
+            sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)
+            for op, value in ((">=", low), ("<", high))
+            if value is not None
+        ] or [sql.SQL("{} IS {}NULL").format(column, sql.SQL("NOT " if kind == "values" else ""))]
+    rows = table.plan.rows_of(sql.SQL("ONLY {}").format(leaf))
+    return sql.SQL("FROM {} AS t WHERE {}").format(rows, sql.SQL(" AND ").join(terms))
+
+
+def _type_of(table: TableToCopy, column: str) -> str:
+    columns: Any = table.version["columns"]
+    return str(columns[column]["type"])
