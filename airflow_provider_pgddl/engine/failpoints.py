@@ -148,6 +148,7 @@ NAMES: Mapping[str, str] = {
     "settle.before_later_part_commit": "A table has become a partition of one that nobody follows yet.",
     "settle.before_capture_again": "A table's capture is gone, and no new one is made.",
     "capture.before_stop_lock": "A table is captured, and writers go on.",
+    "capture.before_unpublish_lock": "The same, where a slot captures it.",
     "capture.before_stop_commit": "A table's triggers, functions and log are dropped.",
     "capture.before_release_commit": "The triggers of a partition that is its table's no longer are dropped.",
     "settle.before_plan": "A changed table is looked at, and captured anew where that is needed; the old plan stands.",

@@ -174,7 +174,8 @@ def test_what_comes_to_the_source_after_the_cut_over_is_not_forgotten(
         with pytest.raises(StageFailed, match="written to after the swap") as unread:
             reset(move)
         execute(target_dsn, unread.value.sql or "")
-    at("capture.before_stop_lock", once(lambda: execute(source_dsn, late(2))))
+    border = "capture.before_unpublish_lock" if rows == "wal" else "capture.before_stop_lock"
+    at(border, once(lambda: execute(source_dsn, late(2))))
     for _ in range(2):
         with pytest.raises(StageFailed, match=r"written to after the swap \(public.item: 1\)") as refused:
             reset(move)

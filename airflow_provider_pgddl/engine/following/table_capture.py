@@ -186,7 +186,7 @@ def stop_slot_capture_of(source: Session, pipeline: Pipeline, oid: int, late: Ca
     through sessions of its own, before nobody reads it any more; LateChanges where it tells that there is some."""
 
     def attempt() -> None:
-        failpoint("capture.before_stop_lock", source)
+        failpoint("capture.before_unpublish_lock", source)
         with writers_wait(), source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
             name = source.execute(queries("capture")["relation_name"], [oid]).fetchone()
