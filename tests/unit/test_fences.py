@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
@@ -70,11 +72,9 @@ ALONE = {
 def test_whatever_writes_into_the_journal_does_so_under_a_fence() -> None:
     writers, unfenced, used = _writers(), list[str](), set[str]()
     assert len(writers) > 50
-    for file in sorted(ENGINE.rglob("*.py")):
-        module = _module(file)
+    for module, tree in _trees():
         if module in JOURNALS:
             continue
-        tree = ast.parse(file.read_text())
         names = _imported(tree) | {f.name: f"{module}.{f.name}" for f in tree.body if isinstance(f, ast.FunctionDef)}
         for call, around in _calls(tree):
             target = _called(call, writers, names)
@@ -88,6 +88,84 @@ def test_whatever_writes_into_the_journal_does_so_under_a_fence() -> None:
                 unfenced.append(f"{where}, line {call.lineno}: {target}")
     assert "\n".join(unfenced) == ""
     assert used == {*WITHIN, *ALONE}, "what is allowed here and is not needed"
+
+
+# Borders before a commit without a look at the token right before it, each with who sees to it.
+ON_SOURCE = "on the source, where a newer run has ended the sessions of an older one before it does anything"
+BY_A_PERSON = "what a person decides, beside whatever run"
+NO_LOOK = {
+    **dict.fromkeys(
+        ("capture.before_log_commit", "capture.before_published_commit", "capture.before_release_commit",
+         "capture.before_stop_commit", "capture.before_triggers_commit", "cleanup.before_unpublished_commit",
+         "follow.before_confirm_commit", "forget.before_event_triggers_commit", "forget.before_name_commit",
+         "setup.before_event_triggers_commit", "setup.before_language_commit", "swap.before_way_back_stop_commit"),
+        ON_SOURCE,
+    ),
+    **dict.fromkeys(
+        ("ddl.before_approved_commit", "ddl.before_decided_commit", "schema.before_approved_commit",
+         "sync.before_request_commit"),
+        BY_A_PERSON,
+    ),
+    **dict.fromkeys(
+        ("reset.before_finished_commit", "reset.before_journal_commit", "reset.before_table_commit",
+         "reset.before_undo_commit"),
+        ALONE["commands.reset"],
+    ),
+    "stage.before_nothing_to_do_commit": ALONE["stages._finished"],
+    "migrations.before_up_commit": "behind a lock of its own, for all pipelines",
+    "migrations.before_down_commit": "the same",
+    "cut_over.before_fence_down_commit": "inside of `lease.kept`",
+    "replace.before_log_stop_commit": "what it drops is made anew by each try of a swap, which looks at its end",
+    "way_back.before_unmade_commit": "it looks first: the journal forgets the token in this transaction",
+}  # fmt: skip
+
+
+def test_every_border_before_a_commit_is_right_behind_a_look_at_the_token() -> None:
+    unfenced, used = list[str](), set[str]()
+    for module, tree in _trees():
+        for before, border in _failpoints(tree):
+            name = re.match(r"failpoint\('?([\w.]*before_\w*commit)", ast.unparse(border))
+            if name is None or re.search(r"\b(check|check_fence)\(", ast.unparse(before)):
+                continue
+            if name[1] in NO_LOOK:
+                used.add(name[1])
+            else:
+                unfenced.append(f"{module}, line {border.lineno}: {name[1]}")
+    assert "\n".join(unfenced) == ""
+    assert used == {*NO_LOOK}, "what is allowed here and is not needed"
+
+
+def test_whoever_ends_captures_one_by_one_looks_at_the_token_on_the_way() -> None:
+    """These transactions are the source's, where no token is: a run that takes long over them may not be the newest."""
+    without = list[str]()
+    ends = re.compile(r"(stop_capture_of|stop_slot_capture_of|change_log\.stop|take_back_capture)$")
+    for module, tree in _trees():
+        calls = [(ast.unparse(call.func), call, around) for call, around in _calls(tree) if module not in ALONE]
+        looks = {_functions(around)[-1] for name, _, around in calls if re.search(r"check_fence$|lease\.check$", name)}
+        for name, call, around in calls:
+            functions = _functions(around)
+            in_loop = functions and any(isinstance(n, ast.For) for n in around[around.index(functions[0]) :])
+            if not (in_loop and ends.search(name)) or functions[-1] in looks:
+                continue
+            blocks = [ast.unparse(item.context_expr) for n in around if isinstance(n, ast.With) for item in n.items]
+            if not any("fenced(" in text for text in blocks):
+                without.append(f"{module}.{functions[-1].name}, line {call.lineno}")
+    assert "\n".join(without) == ""
+
+
+def _functions(around: tuple[ast.AST, ...]) -> list[ast.FunctionDef]:
+    return [n for n in around if isinstance(n, ast.FunctionDef)]
+
+
+def _failpoints(tree: ast.AST) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    """Each that stands alone, with the statement before it in its block."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            for before, one in pairwise(block) if isinstance(block, list) else ():
+                called = one.value.func if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) else None
+                if isinstance(called, ast.Name) and called.id == "failpoint":
+                    yield before, one
 
 
 def _writers() -> set[str]:
@@ -117,6 +195,12 @@ def _writers() -> set[str]:
         if more <= found:
             return found
         found |= more
+
+
+@cache
+def _trees() -> list[tuple[str, ast.Module]]:
+    """The engine's modules."""
+    return [(_module(file), ast.parse(file.read_text())) for file in sorted(ENGINE.rglob("*.py"))]
 
 
 def _module(file: Path) -> str:

@@ -388,6 +388,7 @@ def release(context: Context) -> int:
     released = 0
     for oid in change_log.captured_roots(context.source, context.name):
         if oid not in known | wanted:
+            context.check_fence()
             failpoint("reconfigure.before_release", context.source)
             stop_capture_of(context.source, context.pipeline, oid)
             released += 1

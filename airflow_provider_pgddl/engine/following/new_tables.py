@@ -80,6 +80,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
         if change_log.root_of(context.source, context.name, oid) not in (None, oid):
             continue  # detached, but its root waits for something: a partition until that has been settled
         within = [known[part] for part, root in parts.items() if root.oid == oid and part in known]
+        context.check_fence()
         for part in within:
             stop_capture_of(context.source, context.pipeline, part.oid)
         if late is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -23,6 +23,8 @@ from airflow_provider_pgddl.engine.journal.tables import TableJournal
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.swapping import across, readiness
 from tests.conftest import Database
+from tests.failpoints import At
+from tests.failpoints import once as once_at
 from tests.integration.calls import before_each, once
 from tests.integration.items import log_of
 from tests.integration.lifecycle import Lifecycle, left_behind
@@ -188,15 +190,26 @@ def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
 
 
 def test_a_run_in_place_that_was_taken_over_commits_nothing_more(
-    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch, at: At
 ) -> None:
+    """Neither a window nor, with nothing left to drain, the swap itself."""
     move = rewrite()
     move.run_all(until="replay")
     do(move.source, "UPDATE items SET code = 'later' || id")
     with taken_over(monkeypatch, move, None, "note_window"):
         move.refused("replay", Fenced)
         assert one(move.target, "SELECT count(*) FROM pgddl_copy_public.items WHERE code LIKE 'later%'") == 0
-    move.run_all(after="replay", until="swap")
+    move.run_all(after="replay", until="verify")
+    with ExitStack() as stack:
+
+        def take_over() -> None:
+            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
+            stack.enter_context(Lease(move.target, move.name, "replay", None)).take()
+
+        at("swap.after_lock", once_at(take_over))
+        move.refused("swap", Fenced)
+    assert not has_cut_over(move)
+    move.run("swap")
     assert one(move.target, "SELECT count(*) FROM items WHERE code LIKE 'later%'") == 60
 
 
