@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -15,6 +16,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
+from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.chunk_layout import plan_chunks
 from airflow_provider_pgddl.engine.rows.chunk_rows import TableToCopy
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -23,6 +25,7 @@ from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.integration.by_hand import BY_HAND, ByHand, by_hand, copied_by_chunks
+from tests.integration.calls import before_each, once
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
@@ -140,20 +143,45 @@ def test_nobody_can_alter_a_copy_while_a_window_writes_to_it(
     assert held == [True, True]
 
 
-def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(replaying: ByHand) -> None:
+# It fires whatever our role.
+FIRING = """
+    CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+    CREATE TRIGGER act BEFORE INSERT OR DELETE ON prices FOR EACH ROW EXECUTE FUNCTION act();
+    ALTER TABLE prices ENABLE ALWAYS TRIGGER act
+"""
+
+
+@pytest.mark.parametrize(("change", "stopped"), [(SAME_WIDTH, [COPY_ALTERED]), (FIRING, None)])
+def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(
+    replaying: ByHand, change: str, stopped: list[str] | None
+) -> None:
+    """Of a trigger that came the next window tells."""
     prices, table = replaying.pipeline, replaying.table("prices")
     write(prices)
 
     def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int, _: Callable[[], bool]) -> Filled:
-        do(prices.target, SAME_WIDTH)
+        do(prices.target, change)
         shares = tuple((t.id, t.plan) for t in tables)
         fence = replaying.replica.fence
         return fill_part(FillPart(prices.source, prices.target, prices.name, snapshot, fence, shares, limit))
 
     done = replaying.window(fill=2, fill_elsewhere=alter_and_fill)
-    assert done.stopped == {table.id: [COPY_ALTERED]}
+    assert done.stopped == ({table.id: stopped} if stopped else {})
     assert one(prices.target, f"SELECT count(*) FROM pgddl.pending_{table.id}") == 10
     assert one(prices.target, "SELECT count(*) FROM prices") == 990
+
+
+def test_a_trigger_that_comes_to_a_copy_before_a_windows_first_write_does_not_fire_unseen(
+    replaying: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = replaying.pipeline
+    write(prices)
+    before_each(monkeypatch, windows, "stage_keys", once(FIRING, dsn=prices.target))
+    with pytest.raises(GaveWay, match="changed just now"):
+        replaying.window()
+    do(prices.target, "DROP TRIGGER act ON prices")
+    assert replaying.window().stopped == {}
+    assert differences(prices.source, prices.target) == []
 
 
 def test_a_chunk_is_not_copied_into_an_altered_copy(prices: Lifecycle) -> None:
