@@ -21,10 +21,12 @@ from airflow_provider_pgddl.engine.commands.plan import lines, plan
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import VARIABLE
+from airflow_provider_pgddl.engine.following import adopted_tables
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.failpoints import At, once
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import PROGRAM, Lifecycle, execute, left_behind, wait_until
 
 Lifecycles = Callable[..., Lifecycle]
@@ -274,9 +276,10 @@ def test_what_the_source_does_to_rows_that_stay_there_leaves_the_targets(
 
 
 def test_no_foreign_key_takes_along_what_nobody_has_decided_about(
-    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, weak_target: str
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, weak_target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A role that may not silence them: whatever refers to a row that is read again leaves with it."""
+    """A role that may not silence them: whatever refers to a row that is read again leaves with it. Nor is a row taken
+    that came behind the count of those that wait for a decision."""
     execute(
         source_dsn,
         "DO $$ BEGIN CREATE ROLE not_on_the_target; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
@@ -295,6 +298,12 @@ def test_no_foreign_key_takes_along_what_nobody_has_decided_about(
     assert "public.child: 1 row" in str(move.refused("schema_sync", PreflightRefused))
     blocked = move.journal("SELECT findings::text FROM pgddl.schema_status WHERE table_name = 'parent'")
     assert "session_replication_role" in blocked[0][0] and move.journal(alone) == [(1000,)]
+    execute(weak_target, "DELETE FROM public.child WHERE id = 1000; UPDATE public.child SET parent = 7 WHERE id = 99")
+    with monkeypatch.context() as late:
+        came = "INSERT INTO public.child VALUES (1000, 5)"
+        before_each(late, adopted_tables, "_take_out", once(lambda: execute(weak_target, came)))
+        assert "public.child: 1 row came meanwhile" in str(move.refused("schema_sync", PreflightRefused))
+    assert move.journal(alone) == [(1000,)]
     move.content["tables"]["keep_extra"] = False
     move.run_all(after="backfill", until="replay")
     assert move.journal(alone) == []
