@@ -13,7 +13,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import kept_stream, slot_log
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import EXIT_RETRY, GaveWay, PgddlError, SlotLost, StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_RETRY, GaveWay, PgddlError, Retry, SlotLost, StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_ch
 from airflow_provider_pgddl.engine.rows.window_locks import logs_of
 from airflow_provider_pgddl.engine.server import catalog
 from tests.failpoints import At, once
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
 from tests.integration.slot_shop import CHANGES, SHOP
@@ -157,6 +158,23 @@ def test_a_commit_that_is_decoded_and_not_shown_yet_waits_in_the_log(shop: Lifec
             assert count_changes(context.logs, [table]) == {table.id: 1}
     shop.run("replay")
     assert differences(shop.source, shop.target) == []
+
+
+def test_c33_what_was_read_while_a_failover_was_recorded_is_not_kept(
+    shop: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run has looked at what the new timeline lacks: places of the old one say nothing of it."""
+    shop.run("setup")
+    do(shop.source, "UPDATE items SET body = 'old' WHERE id <= 10")
+    known = "SELECT slot_lsn::text, source_timeline FROM pgddl.pipelines"
+    before = shop.journal(known)
+    recorded = "UPDATE pgddl.pipelines SET source_timeline = source_timeline {} 1"
+    with pipeline_context(shop) as context, monkeypatch.context() as patch:
+        before_each(patch, slot_log, "_write_some", once(lambda: do(shop.target, recorded.format("-"))))
+        with pytest.raises(Retry, match="failed over just now"):
+            context.receive()
+    do(shop.target, recorded.format("+"))
+    assert (shop.journal(known), log_rows(shop, "items")) == (before, [])
 
 
 def test_a_partition_of_a_transaction_that_is_not_visible_yet_is_waited_for(
