@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.stages import revert
 from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
-from tests.failpoints import At
+from tests.failpoints import At, once
 from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.resets import reset, rows_of, structure
@@ -285,11 +285,15 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_people_changed_since_the_swap_is_not_lost_in_silence(rewrite: Make, what: str) -> None:
+def test_what_people_changed_since_the_swap_is_not_lost_in_silence(rewrite: Make, at: At, what: str) -> None:
+    """Nor what they change behind the first look at it."""
     change, undo, said = CHANGES[what]
     move = rewrite()
     move.run_all(until="swap")
-    execute(move.source, change.format(f"pgddl_row_{move.name}"))
+    if what == "a grant":
+        at("revert.before_lock", once(lambda: execute(move.source, change)))
+    else:
+        execute(move.source, change.format(f"pgddl_row_{move.name}"))
     with pytest.raises((PreflightRefused, StageFailed)) as caught:
         move.run("revert")
     assert said in str(caught.value)

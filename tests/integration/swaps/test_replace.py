@@ -172,9 +172,12 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
 def test_what_was_written_since_the_swap_keeps_it_from_going_back(
     replacing: Callable[..., Lifecycle], target_dsn: str, at: At
 ) -> None:
-    """Also right before the locks."""
+    """Also right before the locks; and so does what people changed there."""
     move = replacing()
     move.run_all(until="swap")
+    with at("replace.before_back_lock", once(lambda: do(target_dsn, "GRANT DELETE ON shop.fresh TO PUBLIC"))):
+        assert "GRANT DELETE" in str(move.refused("revert", PreflightRefused))
+    do(target_dsn, "REVOKE DELETE ON shop.fresh FROM PUBLIC")
     write = "UPDATE shop.fresh SET v = 'new' WHERE id < 4"
     with at("replace.before_back_lock", once(lambda: do(target_dsn, write))):
         assert "shop.fresh: 3" in str(move.refused("revert", StageFailed))

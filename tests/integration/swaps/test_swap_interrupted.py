@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -27,7 +28,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.chunks import ShareDone
 from airflow_provider_pgddl.engine.server.connect import connect
-from airflow_provider_pgddl.engine.stages import backfill, cleanup, swap
+from airflow_provider_pgddl.engine.stages import backfill, cleanup, revert, swap
 from airflow_provider_pgddl.engine.swapping import across, readiness
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from tests.conftest import Database
@@ -310,21 +311,26 @@ def test_nobody_is_signalled_where_that_is_not_asked_for(rewrite: Make) -> None:
 def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
     rewrite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And so does its revert."""
     move = rewrite()
     do(move.source, "CREATE TABLE elsewhere (id int)")
     move.run_all(until="verify")
-    tries = before_each(monkeypatch, exchange, "wait_out_old_snapshots", lambda _: None)
     older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM elsewhere"]
-    with in_transaction(move.source, *older) as reader, Underway(lambda: move.run("swap")) as swapping:
-        do(move.source, "INSERT INTO items VALUES (1001, 'newer')")
-        # It stays idle: one that comes to the table while a try holds the lock, younger than a second, is not told from
-        # an application's own short transactions, and may find the new table.
-        wait_for(lambda: len(tries) > 3, swapping)
-        assert type_of_id(move) == "integer"
-        reader.commit()
-        assert swapping.finish().state == "done"
-    assert type_of_id(move) == "bigint"
-    assert one(move.source, "SELECT count(*) FROM items") == 61
+    both: list[tuple[str, Any, str, str]] = [
+        ("swap", exchange, "integer", "bigint"), ("revert", revert, "bigint", "integer")
+    ]  # fmt: skip
+    for rows, (stage, where, was, becomes) in enumerate(both, 61):
+        tries = before_each(monkeypatch, where, "wait_out_old_snapshots", lambda _: None)
+        with in_transaction(move.source, *older) as reader, Underway(partial(move.run, stage)) as swapping:
+            do(move.source, f"INSERT INTO items VALUES ({1000 + rows}, 'newer' || {rows})")
+            # It stays idle: one that comes to the table while a try holds the lock, younger than a second, is not told
+            # from an application's own short transactions, and may find the new table.
+            wait_for(lambda tries=tries: len(tries) > 3, swapping)
+            assert type_of_id(move) == was
+            reader.commit()
+            assert swapping.finish().state == "done"
+        assert type_of_id(move) == becomes
+        assert one(move.source, "SELECT count(*) FROM items") == rows
 
 
 # --- killed right behind its commit -----------------------------------------------------------------------------------
