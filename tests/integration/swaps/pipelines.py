@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import do, one
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
 
 Make = Callable[..., Lifecycle]
 
@@ -64,6 +66,23 @@ def fenced(pipeline: Lifecycle) -> bool:
     except pg.ReadOnlySqlTransaction:
         return True
     return False
+
+
+def run_behind_a_snapshot(
+    move: Lifecycle, stage: str, monkeypatch: pytest.MonkeyPatch, where: Any, newer: str = "SELECT pg_current_xact_id()"
+) -> None:
+    """A stage while a transaction is open on the target that has an older snapshot, which it has to wait for: there,
+    before what `where` has exchanged is committed."""
+    tries = before_each(monkeypatch, where, "wait_out_old_snapshots", lambda _: None)
+    older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_catalog.pg_class"]
+    with in_transaction(move.target, *older) as reader, Underway(lambda: move.run(stage)) as underway:
+        do(move.target, newer)
+        # It stays idle: one that comes to the table while a try holds the lock, younger than a second, is not told from
+        # an application's own short transactions, and may find the new table.
+        wait_for(lambda: len(tries) > 3, underway)
+        assert not underway.over
+        reader.commit()
+        assert underway.finish().state == "done"
 
 
 END_SESSIONS = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name LIKE %s"

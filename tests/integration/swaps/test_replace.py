@@ -11,12 +11,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.swapping import across
+from airflow_provider_pgddl.engine.swapping import across, replaced_back
+from airflow_provider_pgddl.engine.swapping import replacing as replacing_tables
 from tests.combinations import matrix
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import Underway, do, one, wait_for, waits
-from tests.integration.swaps.pipelines import Killed, reset
+from tests.integration.swaps.pipelines import Killed, reset, run_behind_a_snapshot
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -113,8 +114,9 @@ def old_rows(dsn: str) -> str:
 
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_the_target_serves_until_the_swap_and_again_after_a_revert(
-    rows: str, replacing: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, at: At
-) -> None:
+    rows: str, replacing: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, at: At,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     before = facts(target_dsn)
     move = replacing(capture={"rows": rows})
     move.run_all(until="replay")
@@ -152,13 +154,13 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
     assert acl == [f for f in before if f.startswith("shop.customer r ")]  # who may do what is the target's
     do(target_dsn, "DROP VIEW crm.young")
 
-    move.run("revert")
+    run_behind_a_snapshot(move, "revert", monkeypatch, replaced_back)
     assert facts(target_dsn) == before
     assert old_rows(target_dsn) == kept
     do(source_dsn, "UPDATE shop.customer SET name = 'again ' || id WHERE id < 20")  # the fence is down
     move.run("replay")
     move.run("verify")
-    move.run("swap")
+    run_behind_a_snapshot(move, "swap", monkeypatch, replacing_tables)
     equal(move)
     do(target_dsn, "DELETE FROM shop.customer WHERE id = 50")  # had at the swap, so no row of the old table alone
     assert "shop.customer: 1 row" in str(move.refused("cleanup", PreflightRefused))

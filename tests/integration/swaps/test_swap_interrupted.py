@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -46,6 +45,7 @@ from tests.integration.swaps.pipelines import (
     Make,
     fenced,
     has_cut_over,
+    run_behind_a_snapshot,
     sessions,
     type_of_id,
 )
@@ -308,29 +308,16 @@ def test_nobody_is_signalled_where_that_is_not_asked_for(rewrite: Make) -> None:
     assert type_of_id(move) == "integer"
 
 
-def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
+def test_the_swap_and_its_revert_wait_for_a_transaction_with_an_older_snapshot(
     rewrite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so does its revert."""
     move = rewrite()
-    do(move.source, "CREATE TABLE elsewhere (id int)")
     move.run_all(until="verify")
-    older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM elsewhere"]
-    both: list[tuple[str, Any, str, str]] = [
-        ("swap", exchange, "integer", "bigint"), ("revert", revert, "bigint", "integer")
-    ]  # fmt: skip
-    for rows, (stage, where, was, becomes) in enumerate(both, 61):
-        tries = before_each(monkeypatch, where, "wait_out_old_snapshots", lambda _: None)
-        with in_transaction(move.source, *older) as reader, Underway(partial(move.run, stage)) as swapping:
-            do(move.source, f"INSERT INTO items VALUES ({1000 + rows}, 'newer' || {rows})")
-            # It stays idle: one that comes to the table while a try holds the lock, younger than a second, is not told
-            # from an application's own short transactions, and may find the new table.
-            wait_for(lambda tries=tries: len(tries) > 3, swapping)
-            assert type_of_id(move) == was
-            reader.commit()
-            assert swapping.finish().state == "done"
-        assert type_of_id(move) == becomes
-        assert one(move.source, "SELECT count(*) FROM items") == rows
+    run_behind_a_snapshot(move, "swap", monkeypatch, exchange, "INSERT INTO items VALUES (1001, 'newer')")
+    assert type_of_id(move) == "bigint"
+    run_behind_a_snapshot(move, "revert", monkeypatch, revert, "INSERT INTO items VALUES (1002, 'newest')")
+    assert type_of_id(move) == "integer"
+    assert one(move.source, "SELECT count(*) FROM items") == 62
 
 
 # --- killed right behind its commit -----------------------------------------------------------------------------------
