@@ -220,7 +220,7 @@ def retry(
         pipeline = require_same_config(pipeline, Journal(look.conn, name).row().config)
         _failed(look, event_id)
     with Lease(target_dsn, name, "ddl retry", None) as held:
-        token = held.take()
+        token = held.take(source_dsn)
 
         def session(purpose: str) -> Session:
             return connect(target_dsn, purpose=purpose, pipeline=name, token=token)

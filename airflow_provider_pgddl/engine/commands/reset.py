@@ -81,7 +81,7 @@ def reset(
             held.close()
             unmake(name, target, target_dsn, source)
             return {"pipeline": name, "dropped": ["what was prepared for a cut-over that has not come about"]}
-        held.take()
+        held.take(source_dsn)
         held.terminate_stale(*{id(s): s for s in (source, target)}.values())
         _refuse_other_way(pipeline, source, source_dsn, target, row)
         if pipeline.beside and row.cut_over_at and not row.finished_at:

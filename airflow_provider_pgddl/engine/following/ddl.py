@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
@@ -55,7 +54,7 @@ from airflow_provider_pgddl.engine.schema.table_model import Schemas
 from airflow_provider_pgddl.engine.schema.table_versions import mask
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.server.turns import one_at_a_time
 
 T = TypeVar("T")
 
@@ -166,13 +165,8 @@ def _patient_look(look: Callable[[], T]) -> T:
 def ddl_lock(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time. In the lease's session, in
     which nobody's code runs that could let go of it; where that session is lost, so is the lock."""
-    session, name = context.lease.conn, [f"pgddl ddl {context.name}"]
-    session.execute(queries("lease")["lock_ddl"], name)
-    try:
+    with one_at_a_time(context.lease.conn, f"pgddl ddl {context.name}", context.say):
         yield
-    finally:
-        with suppress(psycopg.OperationalError):
-            session.execute(queries("lease")["unlock_ddl"], name)
 
 
 def _read(context: Context, *, look: bool) -> _Seen | None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
+
+from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.errors import Fenced, LockHeld
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -24,6 +26,7 @@ _Q = queries("lease")
 
 # A driver whose task process died notices within a second or two and lets go; a retry waits that long and some more.
 TAKEOVER_WAIT = 15.0
+TAKE_WITHIN = 10  # seconds; a transaction that has looked at its token has only to commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Lease:
     one table. `conn` is its session, open before it waits for the lock."""
 
     def __init__(self, dsn: str, pipeline: str, stage: str, tables: Sequence[str] | None):
-        self.pipeline, self.tables = pipeline, tuple(sorted(tables)) if tables is not None else None
+        self.pipeline, self.tables = pipeline, tuple(sorted(set(tables))) if tables is not None else None
         self._holder = f"{stage} on {socket.gethostname()}, process {os.getpid()}"
         self.token = 0
         self.conn = connect(dsn, purpose="lease", pipeline=pipeline)
@@ -79,14 +82,25 @@ class Lease:
         deadline = time.monotonic() + TAKEOVER_WAIT
         while not self._try_lock():
             if time.monotonic() > deadline:
-                known = self.conn.execute("SELECT pg_catalog.to_regclass('pgddl.leases') IS NOT NULL").fetchone()
-                row = self.conn.execute(_Q["holder"], [self.pipeline]).fetchone() if known and known[0] else None
-                who = f"{row[1]}, since {row[2]:%Y-%m-%d %H:%M:%S} UTC" if row else "unknown"
                 raise LockHeld(
-                    f"another run of pipeline {self.pipeline!r} is alive: {who}",
+                    f"another run of pipeline {self.pipeline!r} is alive: {self._in_front()}",
                     todo="wait for it, or end that process; the lock goes with it",
                 )
             time.sleep(0.2)
+
+    def _in_front(self) -> str:
+        tables = [f"{self.pipeline}:{table}" for table in self.tables or ()]
+        locks = {"names": [self.pipeline, *tables], "shared": self.tables is None}
+        front = self.conn.execute(_Q["in_front"], locks).fetchone()
+        if front is None:
+            return "unknown, and its session has ended just now"
+        pid, since = front
+        known = self.conn.execute("SELECT pg_catalog.to_regclass('pgddl.leases') IS NOT NULL").fetchone()
+        args = {"pid": pid, "pipeline": self.pipeline, "since": since}
+        row = self.conn.execute(_Q["holder"], args).fetchone() if known and known[0] else None
+        if row is None:
+            return f"unknown, by session {pid} of the server"
+        return f"{row[0]}, since {row[1]:%Y-%m-%d %H:%M:%S} UTC"
 
     def _try_lock(self) -> bool:
         """Whole runs lock the pipeline exclusively; runs over tables share it and lock their tables."""
@@ -103,24 +117,69 @@ class Lease:
         row = self.conn.execute(_Q[query], [what]).fetchone()
         return bool(row and row[0])
 
-    def take(self) -> int:
-        """A new token: from here on nothing that an older one started can commit. Needs the journal to exist."""
-        failpoint("stage.before_token", self.conn)
-        args = {"pipeline": self.pipeline, "holder": self._holder, "scopes": list(self.tables or ())}
-        row = self.conn.execute(_Q["take_all" if self.tables is None else "take_tables"], args).fetchone()
-        assert row is not None
-        self.token = int(row[0])
+    def take(self, *elsewhere: str) -> int:
+        """A new token: from here on nothing that an older one started can commit. Needs the journal to exist.
+
+        What is about to commit is waited for. Where that takes long, as of a process that stands still, the sessions of
+        runs that are over are ended: first `elsewhere`, the servers (connection strings) that they may work on as well.
+        LockHeld where that does not help, or nothing is said of these."""
+        try:
+            self.token = self._take()
+        except pg.LockNotAvailable:
+            for dsn in elsewhere:
+                with connect(dsn, purpose="lease", pipeline=self.pipeline) as server:
+                    self._end(server, self._others_tokens)
+            if elsewhere:
+                self._end(self.conn, self._others_tokens)
+            try:
+                self.token = self._take()
+            except pg.LockNotAvailable:
+                raise LockHeld(
+                    f"a session of an older run of pipeline {self.pipeline!r} is about to commit, and does not",
+                    todo="end it where it belongs to no run that is alive, then run this again",
+                    sql="SELECT pid, application_name, state, state_change FROM pg_stat_activity\n"
+                    "WHERE application_name LIKE 'pgddl:%' AND xact_start IS NOT NULL;",
+                ) from None
         return self.token
+
+    def _take(self) -> int:
+        args = {"pipeline": self.pipeline, "holder": self._holder, "scopes": list(self.tables or ())}
+        with self.conn.transaction():
+            failpoint("stage.before_token", self.conn)
+            self.conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{TAKE_WITHIN}s"])
+            row = self.conn.execute(_Q["take_all" if self.tables is None else "take_tables"], args).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def terminate_stale(self, *servers: Session) -> int:
         """Ends the backends that older tokens of this pipeline left behind; returns how many."""
-        live = [row[0] for row in self.conn.execute(_Q["live_tokens"], [self.pipeline])]
-        prefix = application_name(self.pipeline, 0, "").removesuffix("0:").replace("_", r"\_") + "%"
-        ended = 0
-        for server in servers:
-            row = server.execute(queries("catalog")["terminate_stale"], {"prefix": prefix, "live": live}).fetchone()
-            ended += row[0] if row else 0
-        return ended
+        return sum(self._end(server, self._live_tokens) for server in servers)
+
+    def _end(self, server: Session, live: Callable[[], set[str]]) -> int:
+        """Tokens are asked for behind the sessions: a run beside this one has none before its token is committed."""
+        but = ["0", str(self.token)]
+        working = server.execute(queries("catalog")["working"], {"prefix": self._sessions, "but": but}).fetchall()
+        spared = live() if working else set()
+        stale = [session for session in working if session[2] not in spared]
+        if not stale:
+            return 0
+        pids, began = ([each[i] for each in stale] for i in (0, 1))
+        row = server.execute(queries("catalog")["terminate"], [pids, began]).fetchone()
+        return int(row[0]) if row else 0
+
+    @property
+    def _sessions(self) -> str:
+        """The pattern of their names."""
+        return application_name(self.pipeline, 0, "").removesuffix("0:").replace("_", r"\_") + "%"
+
+    def _live_tokens(self) -> set[str]:
+        return {row[0] for row in self.conn.execute(_Q["live_tokens"], [self.pipeline])}
+
+    def _others_tokens(self) -> set[str]:
+        if self.tables is None:
+            return set()
+        args = {"pipeline": self.pipeline, "scopes": list(self.tables)}
+        return {row[0] for row in self.conn.execute(_Q["others_tokens"], args)}
 
     @property
     def fence(self) -> Fence:

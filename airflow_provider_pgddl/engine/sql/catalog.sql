@@ -278,15 +278,21 @@ WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
   AND pg_catalog.starts_with(a.application_name, %(ours)s) AND pg_catalog.starts_with(b.application_name, %(ours)s) IS NOT TRUE
 ORDER BY b.pid LIMIT 3
 
--- name: terminate_stale
--- Backends of this pipeline whose token is not (or no longer) a live one; a database beside this one may have a pipeline of
--- the same name. By the function behind pg_stat_activity, which takes a new session ten times as long to read and plan.
-SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
+-- name: working
+-- Backends of this pipeline that work with another token than ours, and of our role: anybody can give his session such a name.
+-- A database beside this one may have a pipeline of the same name. By the function behind pg_stat_activity, which takes a new
+-- session ten times as long to read and plan.
+SELECT pid, backend_start, pg_catalog.split_part(application_name, ':', 3)
 FROM pg_catalog.pg_stat_get_activity(NULL)
 WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
   AND datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
-  AND pg_catalog.split_part(application_name, ':', 3) <> ALL(%(live)s::text[])
-  AND pg_catalog.split_part(application_name, ':', 3) <> '0'
+  AND usesysid = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
+  AND pg_catalog.split_part(application_name, ':', 3) <> ALL(%(but)s::text[])
+
+-- name: terminate
+SELECT count(pg_catalog.pg_terminate_backend(a.pid, 5000))
+FROM ROWS FROM (pg_catalog.unnest(%s::int[]), pg_catalog.unnest(%s::timestamptz[])) s(pid, backend_start)
+JOIN pg_catalog.pg_stat_get_activity(NULL) a ON a.pid = s.pid AND a.backend_start = s.backend_start
 
 -- name: terminate_workers
 -- The sessions of one kind of worker of one run; how many there were. One that ends by itself just now is told of as one that

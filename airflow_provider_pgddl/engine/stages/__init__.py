@@ -141,7 +141,7 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
             "a changed file was taken up, and what follows from it is not done",
             todo="run stage setup, which goes on there",
         )
-    held.take()
+    held.take(job.conninfo("source"))
     context = Context(replace(job, pipeline=pipeline), held, stack)
     _refuse_other_source(context)
     way_back_across.begin(context)

@@ -87,7 +87,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             migrations.apply(source, "injector")
         failpoint("setup.before_name", source)
         change_log.register_pipeline(source, name, journal_name)
-    held.take()
+    held.take(job.conninfo("source"))
     context = Context(replace(job, pipeline=pipeline), held, stack)
     way_back_across.begin(context)
     if planned is None:

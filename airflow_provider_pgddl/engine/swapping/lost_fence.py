@@ -28,7 +28,7 @@ LOST_FENCE = (
 def held_for(context: Context, pipeline: Pipeline) -> Iterator[Lease]:
     """The other pipeline for ourselves: its journal is on our source."""
     with Lease(context.source_dsn, pipeline.pipeline, "swap", None) as held:
-        held.take()
+        held.take(context.target_dsn)
         yield held
 
 

@@ -48,7 +48,7 @@ from airflow_provider_pgddl.engine.preflight import way_back as way_back_checks
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
-from airflow_provider_pgddl.engine.server import catalog, schema_reading
+from airflow_provider_pgddl.engine.server import catalog, credentials, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all
 from airflow_provider_pgddl.engine.sql import queries
@@ -143,7 +143,7 @@ def unmake(name: str, old: Session, old_dsn: str, new: Session) -> None:
     row = journal.row()
     pipeline = load_pipeline(row.config)
     with Lease(old_dsn, name, "swap", None) as held:
-        held.take()
+        held.take(credentials.dsn_of(new))
         for oid in change_log.captured_roots(new, name):
             stop_capture_of(new, pipeline, oid)
         ddl_log.stop(new, name)
