@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_provider_pgddl.engine.commands import schema
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched
@@ -97,6 +98,12 @@ def test_a_table_without_its_schema_is_the_callers_mistake(tables: str | list[st
     with pytest.raises(UsageError, match=r"schema\.table|not closed|pattern"):
         jobs.names(tables)
     assert jobs.names('shop."Orders"') == ('shop."Orders"',)
+
+
+def test_a_table_that_is_given_twice_is_there_once() -> None:
+    assert jobs.names(["shop.orders", "shop.items", '"shop"."orders"', "SHOP.orders"]) == ("shop.orders", "shop.items")
+    written = ["shop.orders", '"shop"."orders"', "orders"]
+    assert schema._wanted(written, {("shop", "orders")}, load_pipeline(SHOP)) == [("shop", "orders")]
 
 
 def _with(**given: object) -> str:

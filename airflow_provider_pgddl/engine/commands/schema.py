@@ -86,7 +86,7 @@ def _moving(journal: Journal) -> bool:
 
 
 def _wanted(tables: Sequence[str] | None, known: Collection[Name], pipeline: Pipeline) -> list[Name]:
-    return sorted(known) if tables is None else [_named(table, known, pipeline) for table in dict.fromkeys(tables)]
+    return sorted(known) if tables is None else [*dict.fromkeys(_named(table, known, pipeline) for table in tables)]
 
 
 def _named(text: str, known: Collection[Name], pipeline: Pipeline) -> Name:

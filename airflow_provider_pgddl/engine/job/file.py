@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -241,17 +242,18 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def names(tables: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    """Tables as people and templates give them: one name, several, or None for all. UsageError for what cannot be the
-    name of a table."""
+    """Tables as people and templates give them: one name, several, or None for all. One that is given twice, also in
+    another writing, is there once. UsageError for what cannot be the name of a table."""
     if tables is None:
         return None
     given = (tables,) if isinstance(tables, str) else tuple(tables)
+    found = dict[Name, str]()
     for name in given:
         try:
-            table_name(name)
+            found.setdefault(table_name(name), name)
         except ValueError as error:
             raise UsageError(str(error), todo="`pgddl status` and `pgddl check` list the tables") from None
-    return given
+    return tuple(found.values())
 
 
 def write_private(path: Path, content: Mapping[str, Any]) -> None:
