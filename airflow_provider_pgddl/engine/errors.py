@@ -204,6 +204,13 @@ class Remedy:
     todo: str
 
 
+# A server's word for it, or a pooler's, where libpq has none.
+LOST = (
+    pg.ConnectionException, pg.ConnectionDoesNotExist, pg.ConnectionFailure, pg.SqlclientUnableToEstablishSqlconnection,
+    pg.SqlserverRejectedEstablishmentOfSqlconnection, pg.TransactionResolutionUnknown, pg.ProtocolViolation,
+    pg.IdleSessionTimeout, pg.IdleInTransactionSessionTimeout, pg.TransactionTimeout,
+)  # fmt: skip
+
 # Looked up by class, first match wins; the one table that tells retryable errors from final ones.
 REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
     (pg.InvalidPassword, Remedy(False, "correct the password of this connection")),
@@ -216,6 +223,8 @@ REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
     (pg.SerializationFailure, Remedy(True, "the stage tries again")),
     (pg.DiskFull, Remedy(False, "make room on the server's disk, then run the stage again")),
     (pg.TooManyConnections, Remedy(True, "lower backfill.workers or raise max_connections")),
+    (pg.OutOfMemory, Remedy(True, "lower backfill.workers, or give the server more memory; the stage tries again")),
+    *((kind, Remedy(True, "the connection was lost; the stage tries again")) for kind in LOST),
     (pg.AdminShutdown, Remedy(True, "the connection was ended by the server; the stage tries again")),
     (pg.CrashShutdown, Remedy(True, "the server restarted; the stage tries again")),
     (pg.CannotConnectNow, Remedy(True, "the server is starting or stopping; the stage tries again")),

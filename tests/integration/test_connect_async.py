@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable
+from airflow_provider_pgddl.engine.server import connect as session
 from airflow_provider_pgddl.engine.server.connect import NETWORK, PINNED, connect, connect_async, connect_replication
 
 
@@ -35,6 +36,22 @@ def test_a_dead_port_is_worth_a_retry_and_a_wrong_password_is_not(source_dsn: st
         asyncio.run(connect_async(wrong, purpose="test"))
     assert not refused.value.retryable
     assert "not-the-one" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "todo"), [(None, "give this connection a password"), ("not-the-one", "the password")]
+)
+def test_a_password_that_is_missing_or_wrong_is_told_in_any_language(
+    source_dsn: str, monkeypatch: pytest.MonkeyPatch, given: str | None, todo: str
+) -> None:
+    """Played by words that nobody knows."""
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    parts = {**psycopg.conninfo.conninfo_to_dict(source_dsn), "password": given}
+    monkeypatch.setattr(session, "without_secrets", lambda *_: "FATAL:  Passwort-Authentifizierung fehlgeschlagen")
+    with pytest.raises(PgddlError) as refused:
+        connect(psycopg.conninfo.make_conninfo(**{k: v for k, v in parts.items() if v}), purpose="test")
+    assert todo in str(refused.value.todo)
+    assert refused.value.retryable == (given is not None)
 
 
 def test_a_pooler_is_taken_in_session_mode_only(source_dsn: str, pgbouncer: Callable[[str, str], str]) -> None:

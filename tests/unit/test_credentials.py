@@ -96,6 +96,24 @@ def test_a_session_is_tried_with_the_next_one_where_a_password_is_refused(monkey
         opened("host=db user=mover password=x", lambda _: refused("password authentication failed"))
 
 
+def test_a_password_is_known_to_be_refused_in_any_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "PAUSE", 0.0)
+    tried: list[str] = []
+
+    def connect(conninfo: str) -> str:
+        tried.append(password(conninfo))
+        if len(tried) < 3:
+            by_libpq = SimpleNamespace(needs_password=False, used_password=True)
+            error = psycopg.OperationalError("FATAL:  Passwort-Authentifizierung fehlgeschlagen")
+            error._pgconn = by_libpq  # type: ignore[assignment]
+            raise error
+        return "a session"
+
+    with handing_out(Tokens()) as reference:
+        assert opened(reference, connect)[0] == "a session"
+    assert tried == ["token 1", "token 2", "token 3"]
+
+
 def refused(why: str) -> None:
     raise psycopg.OperationalError(why)
 

@@ -8,7 +8,7 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import errors
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
-from airflow_provider_pgddl.engine.server import pg_dump
+from airflow_provider_pgddl.engine.server import connect, pg_dump
 
 
 def test_an_error_says_what_where_and_what_to_do() -> None:
@@ -39,6 +39,12 @@ def test_exit_codes_are_public(kind: type[errors.PgddlError], code: int, retryab
     [
         (pg.DeadlockDetected("x"), errors.Retry),
         (pg.AdminShutdown("x"), errors.Retry),
+        (pg.OutOfMemory("x"), errors.Retry),
+        (pg.ProtocolViolation("query_wait_timeout"), errors.Retry),
+        (pg.ConnectionFailure("x"), errors.Retry),
+        (pg.IdleSessionTimeout("x"), errors.Retry),
+        (pg.IdleInTransactionSessionTimeout("x"), errors.Retry),
+        (pg.TransactionTimeout("x"), errors.Retry),
         (pg.DiskFull("x"), errors.StageFailed),
         (pg.InsufficientPrivilege("x"), errors.StageFailed),
         (pg.UniqueViolation("x"), errors.StageFailed),
@@ -51,6 +57,30 @@ def test_a_servers_error_becomes_one_of_ours(error: psycopg.Error, expected: typ
     assert type(ours) is expected
     assert ours.table == "shop.orders"
     assert ours.todo
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "todo"),
+    [
+        ('root certificate file "/x/root.crt" does not exist', errors.PgddlError, "sslrootcert"),
+        ('FATAL:  role "x" does not exist', errors.PgddlError, "user or database"),
+        ("FATAL:  sorry, too many clients already", errors.Unreachable, "more connections"),
+        ('FATAL:  too many connections for role "x"', errors.Unreachable, "more connections"),
+        ("FATAL:  remaining connection slots are reserved for roles", errors.Unreachable, "more connections"),
+        ("FATAL:  no more connections allowed (max_client_conn)", errors.Unreachable, "more connections"),
+        ("Connection refused", errors.Unreachable, "is up and reachable"),
+    ],
+)
+def test_why_there_is_no_session_is_told_by_libpqs_words(said: str, kind: type[errors.PgddlError], todo: str) -> None:
+    error = psycopg.OperationalError(f'connection to server at "db" (10.0.0.1), port 5432 failed: {said}')
+    ours = connect._not_opened(error, "host=db")
+    assert type(ours) is kind
+    assert todo in str(ours.todo)
+
+
+def test_a_dump_that_a_pooler_had_no_room_for_is_worth_a_retry() -> None:
+    said = "pg_dump: error: connection to server at failed: FATAL:  no more connections allowed (max_client_conn)"
+    assert pg_dump._failed(said, "shop").retryable
 
 
 @pytest.mark.parametrize(

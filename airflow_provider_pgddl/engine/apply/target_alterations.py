@@ -17,7 +17,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
 from airflow_provider_pgddl.engine.apply.captured_events import lock_timeout
 from airflow_provider_pgddl.engine.apply.grant_from_refusal import missing_grant
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -147,7 +147,8 @@ class Alterations:
             )
 
     def _failed(self, plan: TablePlan, error: psycopg.Error, as_owner: str | None) -> PgddlError:
-        if error.sqlstate is None:
+        remedy = remedy_for(error)
+        if remedy is not None and remedy.retryable:
             return from_postgres(error, doing="aligning the target's schema", table=plan.table)
         # What the server says of a value shows it.
         said = "values in it do not fit" if isinstance(error, psycopg.DataError) else error.diag.message_primary

@@ -76,6 +76,9 @@ PINNED = {
     "pgddl.skip": "on",
 }
 
+# What a server or PgBouncer says that takes nobody else just now.
+FULL = ("too many clients", "too many connections", "remaining connection slots", "no more connections allowed")
+
 # Sessions inside of `keeping_plans`.
 _keeping: WeakSet[Session] = WeakSet()
 # Sessions behind a pooler, whose greeting tells a number that it has made up, and the server's own number of each.
@@ -313,11 +316,17 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
         return PgddlError("the connection string cannot be read (libpq's words are not shown: they repeat parts of it)")
     text = " ".join(without_secrets(str(error), dsn).split())
     where = describe_dsn(dsn)
-    if "no password supplied" in text and (found := why_without_password(dsn)):
-        return PreflightRefused(f"{where} demands a password, and {found[0]}", todo=found[1])
+    by_libpq = getattr(error, "pgconn", None)  # a server's own words may be in another language
+    if by_libpq is not None and by_libpq.needs_password:
+        if found := why_without_password(dsn):
+            return PreflightRefused(f"{where} demands a password, and {found[0]}", todo=found[1])
+        return PgddlError(f"{where} refuses the connection: {text}", todo="give this connection a password")
+    if any(words in text for words in FULL):
+        todo = "lower backfill.workers, or let the server, the role or the pooler have more connections; then run again"
+        return Unreachable(f"{where} has no connection left for us: {text}", todo=todo)
     final = {
+        "certificate file": "correct the certificates of this connection: sslrootcert, sslcert",
         "password authentication failed": "correct the password of this connection",
-        "no password supplied": "give this connection a password",
         "no pg_hba.conf entry": "allow this user and host in pg_hba.conf",
         "does not exist": "correct user or database of this connection",
         "is not permitted to log in": "give the role LOGIN",
@@ -327,6 +336,9 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
     for words, todo in final.items():
         if words in text:
             return PgddlError(f"{where} refuses the connection: {text}", todo=todo)
+    if by_libpq is not None and by_libpq.used_password:
+        todo = "where it does not take the password of this connection, correct that; then run again"
+        return Unreachable(f"{where} gives no session: {text}", todo=todo)
     return Unreachable(
         f"{where} does not answer: {text}", todo="check that the server is up and reachable, then run again"
     )

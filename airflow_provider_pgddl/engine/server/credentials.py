@@ -145,11 +145,19 @@ def opened(dsn: str, connect: Callable[[str], T]) -> tuple[T, str]:
             return connect(now), now
         except (psycopg.Error, PgddlError) as error:
             tries -= 1
-            if not tries or not any(words in str(error) for words in _REFUSED):
+            if not tries or not _is_refused(error):
                 error.pgddl_dsn = now  # type: ignore[union-attr]
                 raise
             refused = now
             time.sleep(PAUSE)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Also where a server says so in another language: libpq knows that a password was asked for. What else comes once
+    a password was taken costs a few tries."""
+    by_libpq = getattr(error, "pgconn", None)
+    asked_for = by_libpq is not None and (by_libpq.needs_password or by_libpq.used_password)
+    return bool(asked_for) or any(words in str(error) for words in _REFUSED)
 
 
 def last_used(dsn: str) -> str | None:

@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.errors import (
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS, without_secrets
 from airflow_provider_pgddl.engine.server import credentials
-from airflow_provider_pgddl.engine.server.connect import NETWORK, connect, describe_dsn
+from airflow_provider_pgddl.engine.server.connect import FULL, NETWORK, connect, describe_dsn
 from airflow_provider_pgddl.engine.sql import queries
 
 CHOSEN_BY = "PGDDL_PG_DUMP"  # the environment variable that names one pg_dump and no other
@@ -47,9 +47,10 @@ _PASSING = (
     "connection to server was lost",
     "starting up",
     "shutting down",
-    "too many clients",
-    "remaining connection slots",
     "canceling statement",
+    "query_wait_timeout",  # PgBouncer's
+    "server conn crashed",
+    *FULL,
 )
 
 
