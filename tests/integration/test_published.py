@@ -7,6 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import PreflightRefused
@@ -74,6 +75,39 @@ def test_c19_a_publication_breaks_no_applications_update(shop: Lifecycle, ddl: s
     else:
         (blocked,) = result.blocked
         assert blocked["table"] == "public.pairs"
+
+
+@pytest.mark.parametrize("kind", ["VIRTUAL", "STORED"])
+@pytest.mark.parametrize(
+    "late", [None, "ALTER TABLE v ADD g int GENERATED ALWAYS AS (n + 1) {}", "ALTER TABLE v REPLICA IDENTITY FULL"]
+)
+def test_c19_whole_rows_as_identity_and_a_generated_column(
+    pg18: Cluster, database: Database, lifecycle: Make, kind: str, late: str | None
+) -> None:
+    """From 18 on an UPDATE fails where an identity has what is not published."""
+    source, target = database(pg18), database(pg18)
+    do(source, "CREATE TABLE v (id int PRIMARY KEY, n int)", "INSERT INTO v SELECT n, n FROM generate_series(1, 9) n")
+    if late is None or "IDENTITY" in late:
+        do(source, f"ALTER TABLE v ADD g int GENERATED ALWAYS AS (n + 1) {kind}")
+    if late is None or "ADD" in late:
+        do(source, "ALTER TABLE v REPLICA IDENTITY FULL")
+    move = lifecycle(source, target, tables={"include": ["public.*"]}, capture={"rows": "wal"})
+    if late is None:
+        assert "REPLICA IDENTITY DEFAULT" in str(move.refused("setup", PreflightRefused))
+    else:
+        move.run_all(until="replay")
+        do(source, late.format(kind), "UPDATE v SET n = n + 100 WHERE id < 5", "DELETE FROM v WHERE id = 9")
+        for _ in range(2):
+            (blocked,) = move.run("replay").blocked
+            assert "has g in its replica identity, which is generated" in blocked["reason"]
+            do(source, "UPDATE v SET n = n + 1 WHERE id = 8")
+    do(source, "ALTER TABLE v REPLICA IDENTITY DEFAULT")
+    if late is None:
+        move.run_all(until="replay")
+    assert not move.run("replay").blocked
+    do(source, "UPDATE v SET n = n + 1", "DELETE FROM v WHERE id = 1")
+    assert not move.run("replay").blocked
+    assert differences(source, target) == []
 
 
 def test_c19_a_table_with_a_key_of_its_own_that_becomes_a_partition(

@@ -32,7 +32,11 @@ FIT_TO_PUBLISH = 15  # of core: what has become a partition leaves a publication
 WHOLE_KEY = 16  # of core: what has an identity that is less than the key leaves a publication, too
 NO_POLICIES = 17  # of core: no policy of a table's owner runs as the owner of the functions
 CLIENTS_RIGHTS = 18  # of core: nor does anything else of it, and what a client waits for is locked with its own rights
-SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES, CLIENTS_RIGHTS]
+GENERATED = 19  # of core: what has a generated column in its identity leaves a publication, from Postgres 18 on
+SINCE = [
+    UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES, CLIENTS_RIGHTS,
+    GENERATED,
+]  # fmt: skip
 CHANGED = {
     UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
     CLIENT_SETTINGS: {
@@ -46,6 +50,7 @@ CHANGED = {
     WHOLE_KEY: {"follow_publications"},
     NO_POLICIES: {"follow_triggers"},
     CLIENTS_RIGHTS: {"follow_log", "leave_publications", "lock_altered", "leave_altered"},
+    GENERATED: {"follow_publications"},
 }  # fmt: skip
 NEW_TRIGGERS = {
     HOLD: {"pgddl_00_hold"},

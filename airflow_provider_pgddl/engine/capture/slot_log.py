@@ -41,6 +41,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")
 COLUMN_LISTS = 150_000  # the first version whose publications have them
+GENERATED = 180_000  # the first whose lists may have generated columns, and that asks for those of an identity
 UNREAD_TIMEOUT = "5s"  # a status is asked for again and again
 LOGS_SNAPSHOTS = 160_000  # from which version on a record of what is in progress can be asked for
 
@@ -212,6 +213,8 @@ def _refuse_unfit(source: Session, table: Table) -> None:
 def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
     """(relation, what is wrong with it, SQL) of each leaf that a publication does not go with: an application's UPDATE
     must not fail for it (C19), and an old key has to be in the WAL."""
+    generated = [c.name for c in table.columns if c.generated]
+    checked = source.info.server_version >= GENERATED
     for leaf in table.leaves:
         row = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
         if row is None:
@@ -220,19 +223,28 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
         key = table.key.columns if table.key else columns
         others, missing = sorted({*columns} - {*key}), [name for name in key if name not in columns]
         name = sql.Identifier(leaf.schema, leaf.name).as_string()
+        ways = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX {{}}"
+        if generated and checked:
+            ways = f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;  -- {{}}"
         if persistence != "p":
             what, fix = "is unlogged: its changes are in no WAL", f"ALTER TABLE {name} SET LOGGED;"
+        elif not checked and any(c in key for c in generated):
+            what = f"has a generated column ({', '.join(generated)}) in its key, which only Postgres 18 publishes"
+            fix = "-- in the pipeline file: capture: {rows: change_log}"
+        elif identity == "f" and generated and checked:
+            what = f"has {', '.join(generated)} in its replica identity, which is generated: its UPDATE would fail"
+            fix = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;  -- or USING INDEX one over the key"
         elif identity == "f":
             continue
         elif not columns:  # or its index was dropped, or is deferrable
             what = "has no replica identity: in a publication its UPDATE and DELETE would fail"
-            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX a unique one"
+            fix = ways.format("a unique one")
         elif others and source.info.server_version >= COLUMN_LISTS:
             what = f"has {', '.join(others)} in its replica identity, not in the key: published, its UPDATE would fail"
-            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX one over the key"
+            fix = ways.format("one over the key")
         elif missing:
             what = f"lacks {', '.join(missing)} of the key in its replica identity: the WAL would lack old keys"
-            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX one over the key"
+            fix = ways.format("one over the key")
         else:
             continue
         yield f"{leaf.schema}.{leaf.name}", f"{what} (capture.rows: wal)", fix
