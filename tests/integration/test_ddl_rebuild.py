@@ -367,6 +367,20 @@ NOT_REBUILT = {
 }  # fmt: skip
 
 
+def test_a_partition_that_came_by_itself_is_not_attached_again(pair: Pair) -> None:
+    """Its own version is recorded when it is made, and none of its parent, which knows nothing of it yet."""
+    pair.both("CREATE TABLE p (id int) PARTITION BY LIST (id)", "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)")
+    parent = named(versions(pair.source), "p")
+    assert parent is not None
+    pair.both("CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3)")
+    before = versions(pair.source) | {parent["oid"]: parent}
+    do(pair.source, "ALTER TABLE p ADD COLUMN z int DEFAULT 3")
+    after = versions(pair.source)
+    pair.run(event("ALTER TABLE", [after[parent["oid"]]], after.values()), before)
+    assert not [s for s in pair.statements if "ATTACH" in s]
+    assert pair.differences() == []
+
+
 def test_what_versions_tell_but_no_statement_says_is_refused_as_a_whole(pair: Pair) -> None:
     pair.both(
         "CREATE TABLE ref (id int PRIMARY KEY)",

@@ -35,9 +35,15 @@ def join_parents(before: TableMeta, after: TableMeta, world: World, subjects: Co
             yield spell("ALTER TABLE {} ATTACH PARTITION {} {}", ident(parent), name, raw(after["bound"]))
         else:
             yield spell("ALTER TABLE {} INHERIT {}", name, ident(parent))
-    for _, part in world.descendants(after):
-        new = part["oid"] not in before["descendants"] and part["oid"] not in subjects
-        if new and part["bound"] is not None and list(name_of(after)) in part["parents"]:
+    for was, part in world.descendants(after):
+        # One that was made a partition says so itself: of its parent, nothing was recorded then.
+        told = part["oid"] in subjects or (was is not None and list(name_of(before)) in was["parents"])
+        if (
+            not told
+            and part["oid"] not in before["descendants"]
+            and part["bound"] is not None
+            and list(name_of(after)) in part["parents"]
+        ):
             yield spell("ALTER TABLE {} ATTACH PARTITION {} {}", name, ident(name_of(part)), raw(part["bound"]))
 
 
