@@ -245,6 +245,8 @@ def gone_meanwhile(error: Exception) -> bool:
 
 def remedy_for(error: psycopg.Error) -> Remedy | None:
     """The remedy for a server's or connection's error; None where a retry is not known to help."""
+    if isinstance(error, pg.OutOfMemory) and "max_locks_per_transaction" in (error.diag.message_hint or ""):
+        return Remedy(False, "raise max_locks_per_transaction, and restart the server; then run the stage again")
     for kind, remedy in REMEDIES:
         if isinstance(error, kind):
             return remedy

@@ -223,9 +223,9 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
         key = table.key.columns if table.key else columns
         others, missing = sorted({*columns} - {*key}), [name for name in key if name not in columns]
         name = sql.Identifier(leaf.schema, leaf.name).as_string()
-        ways = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX {{}}"
+        ways = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX"
         if generated and checked:
-            ways = f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;  -- {{}}"
+            ways = f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;  --"
         if persistence != "p":
             what, fix = "is unlogged: its changes are in no WAL", f"ALTER TABLE {name} SET LOGGED;"
         elif not checked and any(c in key for c in generated):
@@ -238,13 +238,13 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
             continue
         elif not columns:  # or its index was dropped, or is deferrable
             what = "has no replica identity: in a publication its UPDATE and DELETE would fail"
-            fix = ways.format("a unique one")
+            fix = f"{ways} a unique one"
         elif others and source.info.server_version >= COLUMN_LISTS:
             what = f"has {', '.join(others)} in its replica identity, not in the key: published, its UPDATE would fail"
-            fix = ways.format("one over the key")
+            fix = f"{ways} one over the key"
         elif missing:
             what = f"lacks {', '.join(missing)} of the key in its replica identity: the WAL would lack old keys"
-            fix = ways.format("one over the key")
+            fix = f"{ways} one over the key"
         else:
             continue
         yield f"{leaf.schema}.{leaf.name}", f"{what} (capture.rows: wal)", fix

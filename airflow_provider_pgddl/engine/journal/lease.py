@@ -125,7 +125,7 @@ class Lease:
         LockHeld where that does not help, or nothing is said of these."""
         try:
             self.token = self._take()
-        except pg.LockNotAvailable:
+        except (pg.LockNotAvailable, pg.DeadlockDetected):
             for dsn in elsewhere:
                 with connect(dsn, purpose="lease", pipeline=self.pipeline) as server:
                     self._end(server, self._others_tokens)
@@ -133,7 +133,7 @@ class Lease:
                 self._end(self.conn, self._others_tokens)
             try:
                 self.token = self._take()
-            except pg.LockNotAvailable:
+            except (pg.LockNotAvailable, pg.DeadlockDetected):
                 raise LockHeld(
                     f"a session of an older run of pipeline {self.pipeline!r} is about to commit, and does not",
                     todo="end it where it belongs to no run that is alive, then run this again",
