@@ -197,6 +197,13 @@ CASES: dict[str, list[Case]] = {
             pipeline=NO_DDL, as_mover=("source", "target"),
         )
     ],
+    "login_trigger": [
+        Case(
+            f"{ORDERS}; CREATE FUNCTION public.seen() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';"
+            "CREATE EVENT TRIGGER seen ON login EXECUTE FUNCTION public.seen()",
+            pipeline={"swap": {"fence": "read_only"}},
+        )
+    ],
     "event_triggers": [Case(f"{ORDERS}; ALTER TABLE public.orders OWNER TO {MOVER}", as_mover=("source",))],
     "foreign_code": [
         Case(

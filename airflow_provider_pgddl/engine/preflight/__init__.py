@@ -76,7 +76,7 @@ def what_keeps_from_going_back(back: Pipeline, old: Session, new: Session, table
     """What would keep the way back of a cut-over from being followed, its errors, from the other side. Before there are
     `tables` on the new server to be asked about, it is about both servers alone."""
     facts = Facts(back, [Side("source", new), Side("target", old)], tables)
-    of_both = [target_contents.silenced, target_contents.encodings]
+    of_both = [target_contents.silenced, target_contents.encodings, target_contents.login_triggers]
     about_tables = [step for step in _TABLES if step is not foreign_code.without_usage]  # indexes are there already
     there = [target_contents.firing, *of_both, source_tables.subscribed]
     steps = [*_SERVERS, *about_tables, *there] if tables else [*_SERVERS, *of_both]
@@ -127,6 +127,11 @@ def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Name
     return list(source_tables.subscribed(Facts(pipeline, [Side("source", conn)], tables), "error"))
 
 
+def what_a_fence_locks_out(pipeline: Pipeline, source: Session, target: Session) -> list[Finding]:
+    """What would keep everybody, ourselves included, from logging in to the source behind it."""
+    return list(target_contents.login_triggers(Facts(pipeline, [Side("source", source), Side("target", target)], ())))
+
+
 def too_old(version: int, where: Where) -> Iterator[Finding]:
     """A finding for a server_version_num below 14."""
     if version < OLDEST * 10_000:
@@ -150,6 +155,6 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         target_contents.existing_objects, adopted_tables.adopted, replaced_tables.replaced,
         target_contents.extensions, target_contents.roles, missing_owners.ownerless,
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
-        target_contents.same_ddl, target_contents.left_behind, source_tables.subscribed,
+        target_contents.login_triggers, target_contents.same_ddl, target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, operations.unfit, *created, *last]

@@ -161,6 +161,31 @@ def _schemas(pipeline: Pipeline) -> Callable[[str], bool]:
     return lambda schema: pattern.search(schema) is not None
 
 
+def login_triggers(facts: Facts) -> Iterator[Finding]:
+    """They write as whoever logs in, and where that is refused, or waits, so does the login: nobody but those who are
+    there already would get behind the fence, and we would not to take it down."""
+    assert facts.target is not None
+    pipeline = facts.pipeline
+    if names := [name for (name,) in facts.source.rows("login_triggers")]:
+        what = f"event trigger {written(names[0])}{_and_more(names)} runs at each login"
+        fix = "\n".join(
+            f"ALTER EVENT TRIGGER {facts.source.name(name)} DISABLE;  -- and leave it so on this server"
+            for name in names
+        )
+        if not pipeline.moves_rows:
+            yield Finding("warning", "login_trigger", "source", None, f"{what}: it comes by hand only")
+        elif pipeline.swap.fence != "none":
+            what += ": once it writes to a table that the cut-over closes, nobody can log in any more, nor can pgddl"
+            yield Finding("error", "login_trigger", "source", None, what, fix)
+        else:
+            what += ", at those of pgddl, too: a row that it writes behind the cut-over keeps cleanup from its end"
+            yield Finding("warning", "login_trigger", "source", None, what, fix)
+    if names := [name for (name,) in facts.target.rows("login_triggers")]:
+        what = f"event trigger {written(names[0])}{_and_more(names)} runs at each login of pgddl: what it writes stays"
+        fix = "\n".join(f"ALTER EVENT TRIGGER {facts.target.name(name)} DISABLE;" for name in names)
+        yield Finding("warning", "login_trigger", "target", None, f"{what} here", fix)
+
+
 def _and_more(names: Sequence[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 

@@ -328,10 +328,14 @@ SELECT CASE WHEN pg_catalog.to_regclass('pgddl.tables') IS NULL OR pg_catalog.to
             ELSE pg_catalog.has_schema_privilege('pgddl', 'USAGE') AND pg_catalog.has_table_privilege('pgddl.tables', 'SELECT')
                  AND pg_catalog.has_table_privilege('pgddl.pipelines', 'SELECT') END
 
+-- name: login_triggers
+-- Of extensions as well: whose code it is does not matter to who logs in. From 17 on there are such.
+SELECT t.evtname::text FROM pg_catalog.pg_event_trigger t WHERE t.evtenabled <> 'D' AND t.evtevent = 'login' ORDER BY 1
+
 -- name: event_triggers
--- Those of people: neither ours nor of an extension.
+-- Those of people that fire for DDL: neither ours nor of an extension.
 SELECT t.evtname FROM pg_catalog.pg_event_trigger t
-WHERE t.evtenabled <> 'D' AND NOT pg_catalog.starts_with(t.evtname, 'pgddl_')
+WHERE t.evtenabled <> 'D' AND t.evtevent <> 'login' AND NOT pg_catalog.starts_with(t.evtname, 'pgddl_')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_event_trigger'::pg_catalog.regclass
                   AND d.objid = t.oid AND d.deptype = 'e')
 ORDER BY 1

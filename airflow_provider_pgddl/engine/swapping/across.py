@@ -35,6 +35,8 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out
+from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift
@@ -208,6 +210,7 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[Session | N
     get the source back. A rehearsal does without."""
     kind = context.pipeline.swap.fence
     keyless = [t for t in tables if t.keyless]
+    refuse(what_a_fence_locks_out(context.pipeline, context.source, context.target), under_way=True)
     with ExitStack() as stack:
         if context.job.dry_run:
             yield None

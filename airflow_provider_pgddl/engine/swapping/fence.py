@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
+from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out, what_passes_a_fence
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, with_tries, writers_wait
@@ -41,7 +41,8 @@ def raise_fences(context: Context, tables: Sequence[TableRow]) -> None:
         with writers_wait(), source.transaction():
             lock_all(source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
             passing = what_passes_a_fence(context.pipeline, source, [(t.schema, t.name) for t in tables])
-            refuse(passing, under_way=True)
+            locked_out = what_a_fence_locks_out(context.pipeline, source, context.target)
+            refuse([*passing, *locked_out], under_way=True)
             for relation in relations:
                 fence.raise_fence(source, context.name, relation)
             context.check_fence()

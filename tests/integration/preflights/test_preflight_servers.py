@@ -408,3 +408,35 @@ def test_event_triggers_of_people_are_named_on_both_sides(source_dsn: str, targe
     apply_fix(target_dsn, found["target"])
     by_hand = findings(migrate(ddl={"ddl_only": True}), source_dsn, target_dsn)
     assert ["comes by hand only" in f.what for f in by_hand if f.code == "event_trigger"] == [True]
+
+
+def test_what_runs_at_each_login_and_would_be_locked_out_by_a_fence(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    source, target = database(pg18), database(pg18)
+    run(source, "CREATE TABLE public.logins (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app text)")
+    for dsn, seen in ((source, "seen"), (target, "seen_there")):
+        run(dsn, f"CREATE FUNCTION public.{seen}() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+            f"CREATE EVENT TRIGGER seen ON login EXECUTE FUNCTION public.{seen}()")  # fmt: skip
+    found = findings(migrate(capture={"ddl": "off"}), source, target)
+    assert {(f.severity, f.code, f.where) for f in found} == {
+        ("warning", "login_trigger", "source"), ("warning", "login_trigger", "target"),
+    }  # fmt: skip
+    run(target, "DROP EVENT TRIGGER seen", "DROP FUNCTION public.seen_there()")
+    finding = only(findings(migrate(swap={"fence": "lock"}), source, target), "login_trigger")
+    move = lifecycle(source, target, tables={"include": ["*.*"]}, swap={"fence": "read_only"})
+    assert "nobody can log in" in str(move.refused("setup", PreflightRefused))
+    apply_fix(source, finding)
+    move.run("setup")
+
+
+def test_a_login_trigger_on_the_target_keeps_from_a_way_back(pg18: Cluster, database: Database) -> None:
+    source, target = database(pg18), database(pg18)
+    run(source, ORDERS)
+    run(target, "CREATE FUNCTION public.seen() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+        "CREATE EVENT TRIGGER seen ON login EXECUTE FUNCTION public.seen()")  # fmt: skip
+    both_ways = migrate(swap={"fence": "read_only", "way_back": "shop_back"}, verify={"before_swap": True})
+    finding = only(findings(both_ways, source, target), "login_trigger")
+    assert finding.where == "target"
+    apply_fix(target, finding)
+    assert errors(findings(both_ways, source, target)) == []

@@ -172,6 +172,28 @@ def test_a_subscription_that_would_write_behind_the_fence_is_refused(
         do(move.source, "DROP SUBSCRIPTION upstream")
 
 
+def test_a_login_trigger_that_came_late_is_refused_before_the_fence_locks_everybody_out(
+    pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    source = database(pg18)
+    do(source, SHOP)
+    move = lifecycle(source, database(pg18), tables={"include": ["shop.*"]}, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="verify")
+    do(
+        source,
+        "CREATE FUNCTION shop.seen() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$BEGIN UPDATE shop.parent SET name = 'seen' WHERE id = 1; END$$",
+        "CREATE EVENT TRIGGER seen ON login EXECUTE FUNCTION shop.seen()",
+    )
+    refused = str(move.refused("swap", PreflightRefused))
+    assert "nobody can log in any more" in refused and "ALTER EVENT TRIGGER seen DISABLE;" in refused
+    assert not fenced(move)
+    do(source, "ALTER EVENT TRIGGER seen DISABLE")
+    move.run("swap")
+    assert fenced(move)
+    assert differences(move.source, move.target) == []
+
+
 # --- cleanup ----------------------------------------------------------------------------------------------------------
 
 
