@@ -61,8 +61,8 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`, which wins over Airflow's
         configuration (`[pgddl] spark_conn_id`)
 
-    Everything else is SparkSubmitOperator's, but `durable=True` is refused: a stage goes on by its journal, and no job
-    outlives its task. The result is a small dict: stage, pipeline, run, state (`done` or
+    Everything else is SparkSubmitOperator's, but `durable=True` is refused: a stage goes on by its journal, which
+    also knows of a driver elsewhere that is alive. The result is a small dict: stage, pipeline, run, state (`done` or
     `nothing_to_do`), tables (how many), figures, and blocked: the tables that this stage had to leave out, each with
     the reason. A failure that a retry may cure raises AirflowException, a final one AirflowFailException. From Airflow
     3.3 on the first retry of what passes within seconds, such as somebody's lock, comes after five of them, and every

@@ -317,9 +317,8 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
     text = " ".join(without_secrets(str(error), dsn).split())
     where = describe_dsn(dsn)
     by_libpq = getattr(error, "pgconn", None)  # a server's own words may be in another language
-    if (
-        by_libpq is not None and by_libpq.needs_password
-    ) or "no password supplied" in text:  # of several hosts none is told
+    # Of several hosts it may tell nothing.
+    if (by_libpq is not None and by_libpq.needs_password) or "no password supplied" in text:
         if found := why_without_password(dsn):
             return PreflightRefused(f"{where} demands a password, and {found[0]}", todo=found[1])
         return PgddlError(f"{where} refuses the connection: {text}", todo="give this connection a password")
