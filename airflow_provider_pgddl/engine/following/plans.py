@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, walk
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import settings
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
@@ -74,6 +75,14 @@ def made_otherwise(old: Plan, new: Plan) -> bool:
     names = {*old.transformed, *new.transformed}
     made = [dict(zip(plan.columns.names, plan.columns.expressions, strict=True)) for plan in (old, new)]
     return any(made[0].get(name) != made[1].get(name) for name in names)
+
+
+def names_read(plan: Plan) -> set[str]:
+    """The names in all that says what is copied: those of columns, and another where an expression takes a row whole.
+    A column that the target alone has, and that is written as NULL, is none of them."""
+    texts_of_it = [*plan.columns.expressions, *([plan.where] if plan.where else [])]
+    nodes = (node for text in texts_of_it for node in walk(statement_node(parse(f"SELECT {text}"))))
+    return {name for node in nodes if kind_of(node) == "ColumnRef" for name in texts(node.fields)[-1:] or ["*"]}
 
 
 def _expression(plan: Plan, column: str) -> str:

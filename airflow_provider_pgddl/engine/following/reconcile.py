@@ -34,7 +34,13 @@ from airflow_provider_pgddl.engine.following.new_plan import (
     record_plan,
     start_over,
 )
-from airflow_provider_pgddl.engine.following.plans import first_plan, made_otherwise, plan_for, values_missing
+from airflow_provider_pgddl.engine.following.plans import (
+    first_plan,
+    made_otherwise,
+    names_read,
+    plan_for,
+    values_missing,
+)
 from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, TELL_THERE, condition_there
 from airflow_provider_pgddl.engine.following.schema_comparison import (
     COPY_LEFT,
@@ -352,7 +358,7 @@ def _follow_source(context: Context, table: TableRow, look: Look) -> None:
     """The source's table is another than its version says."""
     change = change_of(
         table.version, table.physical, table.plan.key.columns, table.plan.key.types, look.now,
-        lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
+        read=names_read(table.plan), lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
     )  # fmt: skip
     if change.what == "capture":
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.schema.definitions import same_expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,14 @@ def change_of(
     key_types: tuple[str, ...],
     now: Table,
     *,
+    read: Collection[str],
     lost_track: bool,
     born_empty: Collection[int],
 ) -> Change:
     """What has become of a table since its version was recorded.
 
-    `lost_track`: its log says that it does not know what changed. `born_empty` are partitions that were captured from
-    their creation on.
+    `read` are the names that what is copied of it was made of. `lost_track`: its log says that it does not know what
+    changed. `born_empty` are partitions that were captured from their creation on.
     """
     numbers = [version["attnums"].get(name) for name in key]
     columns = {c.name: c for c in now.columns}
@@ -68,7 +70,25 @@ def change_of(
             return Change("capture", f"the capture of {leaf.schema}.{leaf.name} was off for a while, or altered")
         if leaf.filenode != filenode and leaf.attributes != attributes:
             return Change("reload", f"{leaf.schema}.{leaf.name} was rewritten by ALTER TABLE")
+    if (column := _computed_otherwise(version, now, read)) is not None:
+        return Change("reload", f"column {column} is computed by another expression")
     new = tuple(x.oid for x in now.leaves if str(x.oid) not in physical and x.oid not in born_empty)
     if new:
         return Change("leaves", f"{len(new)} partition(s) came with rows", new)
     return Change("plan", "its columns or name changed")
+
+
+def _computed_otherwise(version: dict[str, Any], now: Table, read: Collection[str]) -> str | None:
+    """A generated column whose values, which are read, are others than they were. Those of a virtual one are in no
+    file: another expression writes nothing anew, and fires no trigger."""
+    names = {number: name for name, number in version["attnums"].items()}
+    renamed = {names[c.attnum]: c.name for c in now.columns if names.get(c.attnum, c.name) != c.name}
+    whole_rows = not {*read} <= {*names.values()}
+    for column in now.columns:
+        name = names.get(column.attnum)
+        if name is None or not column.generated or not (whole_rows or name in read):
+            continue
+        was = version["columns"][name]
+        if was["generated"] and not same_expression(was["default"] or "", column.default or "", renamed):
+            return column.name
+    return None

@@ -1,0 +1,71 @@
+"""DDL that changes the values that readers see, while no row is written: no trigger fires, no file is written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.commands.ddl import record_decision
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.conftest import Database
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import do
+
+Make = Callable[..., Lifecycle]
+
+TABLE = "CREATE TABLE {} (id int PRIMARY KEY, n int, v int GENERATED ALWAYS AS ({}) VIRTUAL)"
+ROWS = "INSERT INTO {} SELECT n, n FROM generate_series(1, 90) n"
+ALTER = "ALTER TABLE {} ALTER v SET EXPRESSION AS ({})"
+
+
+def rows(dsn: str, table: str, where: str = "true") -> list[tuple[object, ...]]:
+    with psycopg.connect(dsn) as conn:
+        return conn.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY 1".encode()).fetchall()
+
+
+@pytest.mark.parametrize("by_ddl", ["queue", "off"])
+def test_another_expression_of_a_virtual_column(
+    pg18: Cluster, database: Database, lifecycle: Make, by_ddl: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One table's tells which rows are on the target; another's is an ordinary column there."""
+    source, target = database(pg18), database(pg18)
+    for table in ("part", "kept", "alike"):
+        do(source, TABLE.format(table, "n % 2"), ROWS.format(table))
+    do(target, "CREATE TABLE kept (id int PRIMARY KEY, n int, v int)")
+    move = lifecycle(
+        source, target, capture={"ddl": by_ddl},
+        tables={"include": ["public.*"], "existing": "adopt", "where": {"public.part": "v = 1"}},
+    )  # fmt: skip
+    move.run_all(until="replay")
+    assert rows(target, "part") == rows(source, "part", "v = 1") != []
+    # Another name in an expression makes no other values.
+    rename = [f"ALTER TABLE {table} RENAME n TO m" for table in ("part", "alike", "kept")]
+    do(source, *rename)
+    if by_ddl == "off":
+        do(target, *rename)
+    read_again(capsys)
+    assert not move.run("replay").blocked
+    assert read_again(capsys) == []
+    alter = [ALTER.format(table, "m % 3") for table in ("part", "alike", "kept")]
+    do(source, *alter)
+    if by_ddl == "off":
+        do(target, *alter[:2])
+    else:
+        (blocked,) = move.run("replay").blocked
+        assert blocked["table"] == "public.kept" and "is not a generated column" in blocked["reason"]
+        ((event,),) = move.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'failed'")
+        record_decision(load_pipeline(move.content), source, target, event, "resolved", "an ordinary column", "me")
+    assert not move.run("replay").blocked
+    assert rows(target, "part") == rows(source, "part", "v = 1")
+    assert rows(target, "kept") == rows(source, "kept")
+    assert read_again(capsys) == ["public.kept", "public.part"]
+
+
+def read_again(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The tables of which all rows were, since the last time that this was asked."""
+    lines = capsys.readouterr().out.splitlines()
+    print(*lines, sep="\n")
+    return sorted({line.split(": ")[1] for line in lines if "rows are read again" in line})
