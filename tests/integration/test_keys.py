@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
+from tests.integration.partitions import rows_of
 from tests.integration.sessions import do, one
 
 # Beside enum = enum there is now text = text, and operators of somebody's own.
@@ -251,3 +252,43 @@ def test_the_only_index_over_such_a_column_is_no_key_until_it_is_valid(
     assert advice in str(move.refused("setup", PreflightRefused))
     do(source, advice)
     assert move.run("setup").state == "done"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_is_not_valid_comes_behind_the_rows_that_are_older(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle], in_place: bool
+) -> None:
+    """Rows from before it break it, on the copy they would be new."""
+    source = database(pg18)
+    do(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, d int, f int)",
+        "INSERT INTO t SELECT n, nullif(n % 5, 0), nullif(n, 202), n - 20, abs(n - 203), n"
+        " FROM generate_series(1, 300) n",
+        "ALTER TABLE t ADD CONSTRAINT older CHECK (d > 0) NOT VALID",
+    )
+    small = {"chunk_bytes": "8kB", "workers": 1}
+    if in_place:
+        move, target = lifecycle(source, rewrite={"public.t": {}}, backfill=small), source
+    else:
+        target = database(pg18)
+        move = lifecycle(source, target, tables={"include": ["public.*"]}, backfill=small)
+    move.run_all(until="snapshot")
+    do(
+        source,
+        "ALTER TABLE t ADD CONSTRAINT has_a NOT NULL a NOT VALID, ADD CONSTRAINT c_given CHECK (c > 0) NOT VALID",
+        "ALTER TABLE t ADD CONSTRAINT has_b NOT NULL b NOT VALID, ADD CONSTRAINT small CHECK (c < 1000) NOT VALID",
+        "ALTER TABLE t RENAME CONSTRAINT c_given TO positive",
+        "ALTER TABLE t RENAME CONSTRAINT has_a TO given",
+        "ALTER TABLE t ADD CONSTRAINT has_f NOT NULL f NOT VALID",
+        "ALTER TABLE t ALTER f SET NOT NULL",
+        "UPDATE t SET b = 0, d = 1 WHERE id IN (202, 203)",
+        "ALTER TABLE t VALIDATE CONSTRAINT has_b, VALIDATE CONSTRAINT small, VALIDATE CONSTRAINT older, ADD e int",
+    )
+    said = "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass ORDER BY 1"
+    wanted = rows_of(source, said)
+    assert {definition.endswith("NOT VALID") for _, definition in wanted} == {True, False}
+    assert not move.run("backfill").blocked
+    move.run_all(after="backfill", until="swap")
+    assert rows_of(target, said) == wanted
+    assert rows_of(target, "SELECT count(*), count(a), count(*) FILTER (WHERE c < 1) FROM t") == [(300, 240, 20)]

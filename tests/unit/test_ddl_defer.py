@@ -132,8 +132,34 @@ def test_a_foreign_key_out_of_the_scope_leaves_none_of_its_attributes(attributes
 def test_what_the_target_can_take_at_once_does_not_wait(constraint: str) -> None:
     for statement in (f"CREATE TABLE s.t (a int {constraint})", f"ALTER TABLE s.t ADD COLUMN a int {constraint}"):
         assert said_now(statement, FILLING) == deparse(parse(statement))
-    at_once = "ALTER TABLE s.t ADD CONSTRAINT c CHECK (a > 0) NO INHERIT NOT VALID"
+    at_once = "ALTER TABLE s.t ADD CONSTRAINT c CHECK (a > 0) NO INHERIT"
     assert said_now(at_once, FILLING) == deparse(parse(at_once))
+
+
+@pytest.mark.parametrize("added", ["CHECK (a > 0) NO INHERIT NOT VALID", "NOT NULL a NOT VALID"])
+def test_what_rows_from_before_may_break_waits_for_them(added: str) -> None:
+    adding = f"ALTER TABLE s.t ADD CONSTRAINT c {added}, ADD COLUMN d int"
+    assert said_now(adding, FILLING) == "ALTER TABLE s.t ADD COLUMN d int"
+    assert said_now(adding, MOVING) == deparse(parse(adding))
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_what_waited_and_is_proven_is_added(validated: bool) -> None:
+    check = foreign_key("c d", ["s", "r"]) | {
+        "type": "c", "definition": "CHECK ((a > 0))", "validated": validated
+    }  # fmt: skip
+    meta = table(1, "s", "t", ["id", "a"], constraints=[check])
+    for statement, proven in (
+        (
+            'ALTER TABLE s.t VALIDATE CONSTRAINT "c d"',
+            'ALTER TABLE s.t DROP CONSTRAINT IF EXISTS "c d", ADD CONSTRAINT "c d" CHECK (a > 0)',
+        ),
+        ('ALTER TABLE s.t RENAME CONSTRAINT b TO "c d"', 'ALTER TABLE s.t RENAME CONSTRAINT b TO "c d"'),
+    ):
+        now = run_now(statement, event("ALTER TABLE", statement, tables=[meta]), FILLING)
+        assert (now and deparse(parse(now))) == (deparse(parse(proven)) if validated else None)
+        now = run_now(statement, event("ALTER TABLE", statement, tables=[meta]), MOVING)
+        assert now and deparse(parse(now)) == deparse(parse(statement))
 
 
 def test_what_is_said_of_a_waiting_foreign_key_waits_with_it() -> None:

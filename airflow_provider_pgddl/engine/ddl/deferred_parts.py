@@ -1,11 +1,14 @@
 """What of a captured statement has to wait while copies are on their way, and what has to be run now. Pure.
 
-A copy that rows still come into by blocks must have no unique index, and until the swap none may have foreign keys,
-triggers or policies. Such parts are cut out: the dump that is taken when their time has come shows them."""
+A copy that rows still come into by blocks must have no unique index and no constraint that is NOT VALID, which rows
+from before it may break; until the swap none may have foreign keys, triggers or policies. Such parts are cut out: the
+dump that is taken when their time has come shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+
+from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import cut_from_column
@@ -14,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
 
 _BUILT = ("primary key", "unique", "exclude")
+_OF_ROWS = ("check", "not null")
 _INDEX_ACTIONS = {"AT_AddIndex", "AT_AddIndexConstraint", "AT_ClusterOn", "AT_DropCluster", "AT_ReplicaIdentity"}
 _WITHIN_FINISH = {"TRIGGER", "POLICY", "RULE", "EVENT TRIGGER"}
 
@@ -82,8 +86,9 @@ def _is_foreign_key(node: Node) -> bool:
 
 def _cut(node: Node, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     """Cuts an ALTER TABLE; whether anything is left."""
-    kept = [c for c in node.cmds if not _action_waits(unwrap(c), event, waiting)]
-    if len(kept) < len(node.cmds):
+    kept = [each for c in node.cmds for each in _proven(node, c, event, waiting)]
+    kept = [c for c in kept if not _action_waits(unwrap(c), event, waiting)]
+    if kept != list(node.cmds):
         _replace(node.cmds, kept)
     kinds = ("foreign key", *(_BUILT if "index" in waiting else ()))
     for command in (unwrap(c) for c in node.cmds):
@@ -98,8 +103,10 @@ def _cut(node: Node, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
 def _action_waits(command: Node, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     action = action_name(command)
     if action == "AT_AddConstraint":
-        kind = constraint_kind(unwrap(getattr(command, "def")))
-        return (kind == "foreign key" and "foreign_key" in waiting) or (kind in _BUILT and "index" in waiting)
+        constraint = unwrap(getattr(command, "def"))
+        kind = constraint_kind(constraint)
+        built = kind in _BUILT or (kind in _OF_ROWS and constraint.skip_validation)
+        return (kind == "foreign key" and "foreign_key" in waiting) or (built and "index" in waiting)
     if action == "AT_ValidateConstraint":
         return _of_waiting_constraint(event, command.name, waiting)
     if action == "AT_AlterConstraint":
@@ -111,8 +118,35 @@ def _action_waits(command: Node, event: CapturedEvent, waiting: Collection[Phase
 
 def _of_waiting_constraint(event: CapturedEvent, name: str, waiting: Collection[Phase]) -> bool:
     """Whether the constraint of this name, as the event's tables have it now, is of a kind that waits."""
-    types = {c["type"] for table in event["tables"].values() for c in table["constraints"] if c["name"] == name}
-    return bool(("foreign_key" in waiting and "f" in types) or ("index" in waiting and types & {"p", "u", "x"}))
+    found = [c for table in event["tables"].values() for c in table["constraints"] if c["name"] == name]
+    built = any(c["type"] in "pux" or (c["type"] in "cn" and not c["validated"]) for c in found)
+    return any("foreign_key" in waiting and c["type"] == "f" for c in found) or (built and "index" in waiting)
+
+
+def _proven(alter: Node, command: Node, event: CapturedEvent, waiting: Collection[Phase]) -> list[Node]:
+    """What is run for an action. Of a constraint that was NOT VALID, and waited, one that validates it has made one
+    that no dump shows apart from its table any more: it is added here, and what is left of the rows satisfies it."""
+    action = unwrap(command)
+    kind = action_name(action)
+    if kind not in ("AT_ValidateConstraint", "AT_SetNotNull") or "index" not in waiting:
+        return [command]
+    place = (alter.relation.schemaname, alter.relation.relname)
+    tables = [t for t in event["tables"].values() if (t["schema"], t["name"]) == place]
+    for constraint in (c for table in tables for c in table["constraints"] if c["type"] in "cn" and c["validated"]):
+        name, definition = sql.Identifier(constraint["name"]).as_string(), constraint["definition"]
+        if kind == "AT_SetNotNull":
+            proven = definition == not_null(action.name) and constraint["name"] != f"{place[1]}_{action.name}_not_null"
+        else:
+            proven = constraint["name"] == action.name
+        if proven:
+            added = f"ALTER TABLE t DROP CONSTRAINT IF EXISTS {name}, ADD CONSTRAINT {name} {definition}"
+            return list(statement_node(parse(added)).cmds)
+    return [command]
+
+
+def not_null(column: str) -> str:
+    """A constraint's definition."""
+    return f"NOT NULL {sql.Identifier(column).as_string()}"
 
 
 def _replace(nodes: Node, kept: list[Node]) -> None:

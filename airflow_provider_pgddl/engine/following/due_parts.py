@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pgddl.engine.ddl.captured_events import TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, ConstraintMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.decision import Decision
-from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
+from airflow_provider_pgddl.engine.ddl.deferred_parts import not_null, run_now
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import drop_statistics_of_copies
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN, WAITS
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.sql import queries
 
 ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
 
@@ -51,8 +52,8 @@ def due(context: Context, decision: Decision, tables: Mapping[Name, TableRow]) -
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(_comes_by_blocks(context, t) for t in touched):
         waiting.add("index")
-    brought = context.finishes
-    cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
+    event = _with_not_null(context, decision.event) if "index" in waiting else decision.event
+    cut = [run_now(statement, event, waiting, brought=context.finishes) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:
         return decision.skipped(WAITS)
@@ -71,6 +72,22 @@ def _comes_by_blocks(context: Context, table: TableRow) -> bool:
         return table.state in ("captured", "created", "backfilled")
     copy = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name)
     return copy is None or catalog.describe(context.target, [copy])[copy].key is None
+
+
+def _with_not_null(context: Context, event: CapturedEvent) -> CapturedEvent:
+    """With the constraints that an event does not tell of: those that say NOT NULL, as the source has them now."""
+    if event["tag"] != "ALTER TABLE" or min(c.info.server_version for c in (context.source, context.target)) < 180_000:
+        return event
+    tables = {oid: meta | {"constraints": [*meta["constraints"]]} for oid, meta in event["tables"].items()}
+    query = queries("catalog")["not_null_constraints"]
+    for relation, oid, name, attnum, validated in context.looking.execute(query, [[int(oid) for oid in tables]]):
+        meta = tables[str(relation)]
+        for definition in (not_null(c["name"]) for c in meta["columns"] if c["attnum"] == attnum):
+            known = ConstraintMeta(
+                oid=oid, name=name, type="n", definition=definition, validated=validated, local=True, references=None
+            )
+            meta["constraints"].append(known)
+    return event | {"tables": tables}
 
 
 def _has_copy(context: Context, table: TableRow) -> bool:

@@ -35,8 +35,8 @@ def refused_row(error: psycopg.Error, keys: Sequence[str] = ()) -> str:
     """A REFUSALS error as a finding; `keys`: of rows that it is about."""
     said = f"{error.diag.message_primary or error}{', key ' if keys else ''}{', '.join(keys)}"
     return (
-        f"the copy refused a row of the source ({said}): undo what changed on the "
-        "source, or `pgddl reset` (--tables, where only this table changed) and run again from setup"
+        f"the copy refused a row of the source ({said}): change it there, undo what "
+        "changed on the source, or `pgddl reset` (--tables, where only this table changed) and run again from setup"
     )
 
 

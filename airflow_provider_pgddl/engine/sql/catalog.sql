@@ -42,6 +42,10 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY(%(oids)s::oid[])
 
+-- name: not_null_constraints
+-- From 18 on.
+SELECT conrelid, oid, conname, conkey[1], convalidated FROM pg_catalog.pg_constraint WHERE contype = 'n' AND conrelid = ANY(%s::oid[])
+
 -- name: columns
 -- base_type: domains resolved to what they are stored as; qualified by the empty search_path. Only a domain is
 -- walked down from, and "OFFSET 0" has the type looked up by its index: the planner would read catalogs whole, for one table.
