@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do
@@ -21,9 +22,9 @@ ROWS = "INSERT INTO {} SELECT n, n FROM generate_series(1, 90) n"
 ALTER = "ALTER TABLE {} ALTER v SET EXPRESSION AS ({})"
 
 
-def rows(dsn: str, table: str, where: str = "true") -> list[tuple[object, ...]]:
+def rows(dsn: str, table: str, where: str = "true", made: str = "*") -> list[tuple[object, ...]]:
     with psycopg.connect(dsn) as conn:
-        return conn.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY 1".encode()).fetchall()
+        return conn.execute(f"SELECT {made} FROM {table} WHERE {where} ORDER BY 1".encode()).fetchall()
 
 
 @pytest.mark.parametrize("by_ddl", ["queue", "off"])
@@ -62,6 +63,40 @@ def test_another_expression_of_a_virtual_column(
     assert rows(target, "part") == rows(source, "part", "v = 1")
     assert rows(target, "kept") == rows(source, "kept")
     assert read_again(capsys) == ["public.kept", "public.part"]
+
+
+MOOD = "CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE TYPE pair AS (a int, m mood)"
+TYPED = (
+    "CREATE TABLE {} (id int PRIMARY KEY, m mood, p pair[]);"
+    " INSERT INTO {} SELECT n, 'good', ARRAY[(n, 'bad')::pair] FROM generate_series(1, 90) n"
+)
+
+
+@pytest.mark.parametrize("by_rows", matrix("change_log", "wal"))
+@pytest.mark.parametrize(
+    "alter", ["ALTER TYPE mood RENAME VALUE 'bad' TO 'sad'", "ALTER TYPE pair ADD ATTRIBUTE more int"]
+)
+def test_values_of_a_type_that_are_texts_on_the_target(
+    source_dsn: str, target_dsn: str, lifecycle: Make, by_rows: str, alter: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    do(source_dsn, MOOD, TYPED.replace("{}", "texts"), TYPED.replace("{}", "alike"))
+    do(target_dsn, "CREATE TABLE texts (id int PRIMARY KEY, m text, p text)")
+    move = lifecycle(
+        source_dsn, target_dsn, capture={"rows": by_rows}, tables={"include": ["public.*"], "existing": "adopt"},
+        schema={"type_mismatches": "cast_always", "force": True},
+    )  # fmt: skip
+    move.run_all(until="replay")
+    read_again(capsys)
+    do(source_dsn, "ALTER TYPE mood ADD VALUE 'new'")
+    assert not move.run("replay").blocked
+    assert read_again(capsys) == []
+    do(source_dsn, alter)
+    for _ in range(2):
+        assert not move.run("replay").blocked
+    assert read_again(capsys) == ["public.texts"]
+    printed = "id, m::text, p::text"
+    for table in ("texts", "alike"):
+        assert rows(target_dsn, table, made=printed) == rows(source_dsn, table, made=printed)
 
 
 def read_again(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -78,10 +78,13 @@ def made_otherwise(old: Plan, new: Plan) -> bool:
 
 
 def names_read(plan: Plan) -> set[str]:
-    """The names in all that says what is copied: those of columns, and another where an expression takes a row whole.
-    A column that the target alone has, and that is written as NULL, is none of them."""
-    texts_of_it = [*plan.columns.expressions, *([plan.where] if plan.where else [])]
-    nodes = (node for text in texts_of_it for node in walk(statement_node(parse(f"SELECT {text}"))))
+    """The names in all that says what is copied, as in `names_in`."""
+    return names_in([*plan.columns.expressions, *([plan.where] if plan.where else [])])
+
+
+def names_in(expressions: Iterable[str]) -> set[str]:
+    """The names of the columns in SQL expressions, and another where one takes a row whole."""
+    nodes = (node for text in expressions for node in walk(statement_node(parse(f"SELECT {text}"))))
     return {name for node in nodes if kind_of(node) == "ColumnRef" for name in texts(node.fields)[-1:] or ["*"]}
 
 

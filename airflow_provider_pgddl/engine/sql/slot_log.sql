@@ -14,6 +14,22 @@ SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover =>
 -- By a transaction that every snapshot shows.
 INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
 
+-- name: types_with
+-- These types, by their own oids or their relations' (an attribute of a composite is altered in these), and those that are made of
+-- them: arrays, domains, ranges and composites; as a column's is printed without a modifier.
+WITH RECURSIVE with_them(oid) AS (
+    SELECT t.oid FROM pg_catalog.pg_type t, pg_catalog.unnest(%s::oid[]) altered(oid) WHERE altered.oid IN (t.oid, t.typrelid)
+    UNION
+    SELECT x.oid FROM with_them w CROSS JOIN LATERAL (
+        SELECT t.oid FROM pg_catalog.pg_type t WHERE t.typelem = w.oid OR t.typbasetype = w.oid
+        UNION ALL SELECT t.oid FROM pg_catalog.pg_range r JOIN pg_catalog.pg_type t ON t.oid IN (r.rngtypid, r.rngmultitypid)
+        WHERE r.rngsubtype = w.oid
+        UNION ALL SELECT t.oid FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.typrelid = a.attrelid
+        WHERE a.atttypid = w.oid AND a.attnum > 0 AND NOT a.attisdropped
+    ) x
+)
+SELECT pg_catalog.format_type(oid, NULL) FROM with_them
+
 -- name: labels
 SELECT e.enumlabel FROM pg_catalog.pg_enum e JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid
 WHERE t.typnamespace = pg_catalog.to_regnamespace(pg_catalog.quote_ident(%s)) AND t.typname = %s
