@@ -305,6 +305,37 @@ def test_what_people_changed_since_the_swap_is_not_lost_in_silence(rewrite: Make
         move.run_all(until="cleanup", after="schema_sync")
 
 
+# What changes no row and no column: how it is done, how it is undone, what is said of it.
+QUIET = [
+    ("ALTER TABLE items RENAME CONSTRAINT items_code_not_null TO named",
+     "ALTER TABLE items RENAME CONSTRAINT named TO items_code_not_null", "+ NOT NULL CONSTRAINT named NOT NULL code"),
+    ("ALTER TABLE items ALTER CONSTRAINT items_code_not_null NO INHERIT",
+     "ALTER TABLE items ALTER CONSTRAINT items_code_not_null INHERIT", "NOT NULL code NO INHERIT"),
+    ("CREATE TABLE above (code text NOT NULL); ALTER TABLE items INHERIT above", "ALTER TABLE items NO INHERIT above",
+     "INHERITS public.above"),
+    ("ALTER TABLE items SET (toast.autovacuum_enabled = off)", "ALTER TABLE items RESET (toast.autovacuum_enabled)",
+     "TOAST options {autovacuum_enabled=off}"),
+    ("ALTER STATISTICS many SET STATISTICS 7", "ALTER STATISTICS many SET STATISTICS -1", "+ STATISTICS many TARGET 7"),
+]  # fmt: skip
+
+
+def test_what_people_changed_of_more_than_columns_is_not_lost_in_silence(rewrite: Make) -> None:
+    move = rewrite()
+    move.run_all(until="swap")
+    for change, undo, said in QUIET:
+        execute(move.source, change)
+        with pytest.raises(PreflightRefused) as caught:
+            move.run("revert")
+        assert said in str(caught.value)
+        execute(move.source, undo)
+    # As the swap of an older version has noted it.
+    newer = "fact ~ '^(ACCESS METHOD|NOT NULL CONSTRAINT) '"
+    was = f"SELECT jsonb_agg(fact) FROM jsonb_array_elements_text(facts) fact WHERE NOT {newer}"
+    execute(move.source, f"UPDATE pgddl.reverses SET facts = ({was})")
+    move.run("revert")
+    assert type_of_id(move) == "integer"
+
+
 def test_what_stands_on_the_table_goes_back_with_the_name(rewrite: Make) -> None:
     """Also what was made since the swap; a view of the column that gets another type is made again, with its grants."""
     move = rewrite()

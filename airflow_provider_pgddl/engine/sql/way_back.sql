@@ -58,6 +58,30 @@ WITH own AS MATERIALIZED (
     SELECT relid, pg_catalog.format('CONSTRAINT %%I %%s', conname, pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(oid), ' NOT VALID$', ''))
     FROM constraints WHERE contype <> 'n'
     UNION ALL
+    SELECT relid, pg_catalog.format('NOT NULL CONSTRAINT %%I %%s', conname, pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(oid), ' NOT VALID$', ''))
+    FROM constraints WHERE contype = 'n'
+    UNION ALL
+    SELECT relid, 'ACCESS METHOD ' || coalesce((SELECT amname FROM pg_catalog.pg_am m WHERE m.oid = relam), 'none') FROM own
+    UNION ALL
+    SELECT relid, 'OF ' || reloftype::pg_catalog.regtype FROM own WHERE reloftype <> 0
+    UNION ALL
+    SELECT relid, 'TOAST options ' || t.reloptions::text FROM own JOIN pg_catalog.pg_class t ON t.oid = own.reltoastrelid
+    WHERE t.reloptions IS NOT NULL
+    UNION ALL
+    SELECT inhrelid, 'INHERITS ' || inhparent::pg_catalog.regclass FROM pg_catalog.pg_inherits WHERE inhrelid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT i.relid, pg_catalog.format('INDEX %%I TABLESPACE %%I', i.relname, s.spcname)
+    FROM indexes i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_tablespace s ON s.oid = c.reltablespace
+    UNION ALL
+    SELECT i.relid, pg_catalog.format('INDEX %%I COLUMN %%s STATISTICS %%s', i.relname, a.attnum, a.attstattarget)
+    FROM indexes i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indexrelid WHERE coalesce(a.attstattarget, -1) >= 0
+    UNION ALL
+    SELECT stxrelid, pg_catalog.format('STATISTICS %%s TARGET %%s', stxname, stxstattarget)
+    FROM pg_catalog.pg_statistic_ext WHERE stxrelid = ANY(%(oids)s::oid[]) AND coalesce(stxstattarget, -1) >= 0
+    UNION ALL
+    SELECT p.relid, concat('SECURITY LABEL FOR ', l.provider, ' ON ', p.what, ' ' || nullif(l.objsubid, 0), ': ', l.label)
+    FROM parts p JOIN pg_catalog.pg_seclabel l ON l.classoid = p.classid AND l.objoid = p.objid
+    UNION ALL
     SELECT relid, pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_triggerdef(oid), tgenabled) FROM triggers
     UNION ALL
     SELECT ev_class, pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_ruledef(oid), ev_enabled)
