@@ -292,3 +292,19 @@ def test_what_is_not_valid_comes_behind_the_rows_that_are_older(
     move.run_all(after="backfill", until="swap")
     assert rows_of(target, said) == wanted
     assert rows_of(target, "SELECT count(*), count(a), count(*) FILTER (WHERE c < 1) FROM t") == [(300, 240, 20)]
+
+
+def test_every_class_of_the_servers_own_has_its_equality(source_dsn: str, target_dsn: str) -> None:
+    """So keys over them need no question which it is."""
+    query = """
+        SELECT c.opcname, n.nspname || '.' || o.oprname
+        FROM pg_opclass c JOIN pg_am a ON a.oid = c.opcmethod AND a.amname = 'btree'
+        JOIN pg_type t ON t.oid = c.opcintype AND t.typtype <> 'p'
+        JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
+             AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+        JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+        WHERE c.oid < 16384"""
+    for dsn in (source_dsn, target_dsn):
+        equalities = rows_of(dsn, query)
+        assert len(equalities) > 30
+        assert {operator for _, operator in equalities} == {"pg_catalog.="}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.sql import queries
 IN_THE_MAKING = 2.0  # seconds that a new table may take from its CREATE to its key before anybody hears of it
 
 _Q = queries("catalog")
+_EQUALS = "OPERATOR(pg_catalog.=)"
 
 
 def server(conn: Session) -> Server:
@@ -157,12 +158,7 @@ def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
                 collation,
             )
         )
-    names = {(relid, c.attnum): c.name for relid, cs in columns.items() for c in cs}
-    keys = {}
-    for relid, index, attnums, operators in conn.execute(_Q["keys"], args):
-        if any((relid, n) not in names for n in attnums):
-            raise Retry("a table was altered while it was looked at", todo="run it again")
-        keys[relid] = Key(index, tuple(names[relid, n] for n in attnums), tuple(operators))
+    keys = _keys(conn, args, {(relid, c.attnum): c for relid, found in columns.items() for c in found})
     leaves = _leaves(conn, args)
     return {
         oid: Table(
@@ -171,6 +167,39 @@ def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
         )
         for oid, schema, name, kind, persistence, partition_key in conn.execute(_Q["relations_partitioned_by"], args)
     }  # fmt: skip
+
+
+def _keys(conn: Session, args: dict[str, Any], columns: Mapping[tuple[int, int], Column]) -> dict[int, Key]:
+    """By table; `columns` by table and number."""
+    found = {}
+    wanted: set[tuple[int, int]] = set()  # operator class, type
+    for relid, index, attnums, opclasses in conn.execute(_Q["keys"], args):
+        try:
+            key = [columns[relid, n] for n in attnums]
+        except KeyError:
+            raise _altered() from None
+        found[relid] = index, key, opclasses
+        wanted |= {(opclass, c.type_oid) for opclass, c in zip(opclasses, key, strict=True) if opclass}
+    operators = dict.fromkeys(((0, c.type_oid) for c in columns.values()), _EQUALS)
+    if wanted:
+        opclasses, types = zip(*sorted(wanted), strict=True)
+        for opclass, type_, operator in conn.execute(_Q["operators"], {"opclasses": [*opclasses], "types": [*types]}):
+            operators[opclass, type_] = operator
+    try:
+        return {
+            relid: Key(
+                index,
+                tuple(c.name for c in key),
+                tuple(operators[opclass, c.type_oid] for opclass, c in zip(opclasses, key, strict=True)),
+            )
+            for relid, (index, key, opclasses) in found.items()
+        }
+    except KeyError:
+        raise _altered() from None
+
+
+def _altered() -> Retry:
+    return Retry("a table was altered while it was looked at", todo="run it again")
 
 
 def _leaves(conn: Session, args: dict[str, Any]) -> dict[int, tuple[Leaf, ...]]:

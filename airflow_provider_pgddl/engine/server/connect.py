@@ -72,6 +72,7 @@ PINNED = {
     "xmloption": "content",
     "idle_session_timeout": "0",
     "jit": "off",
+    "join_collapse_limit": "8",
     "constraint_exclusion": "off",  # else planning a query evaluates the CHECKs of partitions, whosever code they call
     "pgddl.skip": "on",
 }
@@ -84,7 +85,15 @@ _keeping: WeakSet[Session] = WeakSet()
 # Sessions behind a pooler, whose greeting tells a number that it has made up, and the server's own number of each.
 _backends: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
 
-_PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
+# Joins in the order that questions to catalogs are written in: to look for a better one takes longer than the answer.
+_KEEP_PLANS = (
+    "SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),"
+    " pg_catalog.set_config('join_collapse_limit', '1', false)"
+)
+_PLAN_EACH = (
+    "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false),"
+    " pg_catalog.set_config('join_collapse_limit', '8', false)"
+)
 
 Session = Connection[Any]
 AsyncSession = AsyncConnection[Any]
@@ -235,7 +244,7 @@ def keeping_plans(conn: Session) -> Iterator[None]:
         return
     _keeping.add(conn)
     try:
-        conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
+        conn.execute(_KEEP_PLANS)
         yield
     finally:
         _keeping.discard(conn)

@@ -77,32 +77,15 @@ WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 
 -- name: keys
--- The key of each table: its primary key, else the first unique index that identifies every row. The operator is the equality
--- of the index's own operator class, qualified: with an empty search_path an extension type's = is not found otherwise. A type that
--- is cast by itself to another has that one's = as well, and neither is nearer than one of any enum, range or record: of such a
--- type it is the function behind the operator, which no index serves.
+-- The key of each table: its primary key, else the first unique index that identifies every row; with the operator classes of its
+-- columns, 0 for one of the server's own whose equality is pg_catalog's =, which is nearly all of them.
 SELECT DISTINCT ON (i.indrelid) i.indrelid, ic.relname,
        ARRAY(SELECT k.attnum FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
              WHERE k.n <= i.indnkeyatts ORDER BY k.n),
-       ARRAY(SELECT (SELECT CASE WHEN it.typtype = 'p' AND EXISTS (
-                                WITH RECURSIVE base(oid) AS (
-                                    SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum
-                                    UNION ALL
-                                    SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
-                                SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
-                                WHERE c.castcontext = 'i')
-                            THEN pg_catalog.format('%%I.%%I', pn.nspname, p.proname)
-                            ELSE 'OPERATOR(' || pg_catalog.quote_ident(opn.nspname) || '.' || o.oprname || ')' END
-                     FROM pg_catalog.pg_opclass oc
-                     JOIN pg_catalog.pg_type it ON it.oid = oc.opcintype
-                     JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
-                          AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
-                     JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
-                     JOIN pg_catalog.pg_namespace opn ON opn.oid = o.oprnamespace
-                     JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
-                     JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
-                     WHERE oc.oid = k.opclass)
-             FROM ROWS FROM (pg_catalog.unnest(i.indclass::oid[]), pg_catalog.unnest(i.indkey::int2[])) WITH ORDINALITY k(opclass, attnum, n)
+       ARRAY(SELECT CASE WHEN o.oid < 16384 AND t.typtype <> 'p' THEN 0 ELSE k.opclass END::bigint
+             FROM pg_catalog.unnest(i.indclass::oid[]) WITH ORDINALITY k(opclass, n)
+             JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
+             JOIN pg_catalog.pg_type t ON t.oid = o.opcintype
              WHERE k.n <= i.indnkeyatts ORDER BY k.n)
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
@@ -115,6 +98,30 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
                     AND (NOT a.attnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
                                                      AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum])))
 ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, i.indnkeyatts, ic.relname COLLATE "C"
+
+-- name: operators
+-- How values of a type are the same to an operator class of a btree: its own equality, qualified, as with an empty search_path an
+-- extension type's = is not found otherwise. A type that is cast by itself to another has that one's = as well, and neither is
+-- nearer than one of any enum, range or record: of such a type it is the function behind the operator, which no index serves.
+SELECT w.opclass, w.type,
+       CASE WHEN it.typtype = 'p' AND EXISTS (
+                WITH RECURSIVE base(oid) AS (
+                    SELECT w.type
+                    UNION ALL
+                    SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                WHERE c.castcontext = 'i')
+            THEN pg_catalog.format('%%I.%%I', pn.nspname, p.proname)
+            ELSE 'OPERATOR(' || pg_catalog.quote_ident(opn.nspname) || '.' || o.oprname || ')' END
+FROM unnest(%(opclasses)s::oid[], %(types)s::oid[]) w(opclass, type)
+JOIN pg_catalog.pg_opclass oc ON oc.oid = w.opclass
+JOIN pg_catalog.pg_type it ON it.oid = oc.opcintype
+JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+     AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+JOIN pg_catalog.pg_namespace opn ON opn.oid = o.oprnamespace
+JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
+JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
 
 -- name: compared_columns
 -- How each of these foreign keys compares its columns, referenced with referring; the operator as in the query `keys`.
