@@ -62,6 +62,18 @@ CASES: dict[str, list[Case]] = {
         Case("CREATE TABLE public.t (code text UNIQUE)"),
         Case('CREATE TABLE public.t (c "char" PRIMARY KEY)'),
         Case("".join(f"CREATE TABLE public.t{n} (id int);" for n in range(5))),
+        Case(
+            "CREATE TABLE public.later (id int, a int, PRIMARY KEY (a, id) DEFERRABLE);"
+            "CREATE TABLE public.p (id int PRIMARY KEY DEFERRABLE) PARTITION BY RANGE (id);"
+            "CREATE TABLE public.p1 PARTITION OF public.p FOR VALUES FROM (0) TO (9); INSERT INTO public.p VALUES (1);"
+            "CREATE TABLE public.times (id int4range, at tsrange, PRIMARY KEY (id, at WITHOUT OVERLAPS))"
+        ),
+        Case(
+            "CREATE TABLE public.own (id int NOT NULL NO INHERIT); CREATE TABLE public.was (id int);"
+            "ALTER TABLE public.was ADD CONSTRAINT n NOT NULL id NOT VALID;"
+            "CREATE TABLE public.both (code int UNIQUE);"
+            "ALTER TABLE public.both ADD CONSTRAINT n NOT NULL code NO INHERIT NOT VALID"
+        ),
     ],
     "existing": [
         Case(ORDERS, ORDERS),
@@ -333,12 +345,34 @@ def test_advice_followed_to_the_letter_lets_setup_pass(
         execute(dsn, f"DROP OWNED BY {MOVER}, {OWNER} CASCADE")
 
 
-def findings(move: Lifecycle) -> list[Finding]:
+def test_advice_about_foreign_keys_can_be_followed(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """Of those that are NOT ENFORCED there is none: that is said of them, and nothing validates them."""
+    source = database(pg18)
+    execute(
+        source,
+        "CREATE TABLE public.p (id int PRIMARY KEY); CREATE TABLE public.c (id int PRIMARY KEY, a int, b int);"
+        "ALTER TABLE public.c ADD FOREIGN KEY (a) REFERENCES public.p NOT VALID;"
+        "ALTER TABLE public.c ADD FOREIGN KEY (b) REFERENCES public.p NOT ENFORCED;"
+        "CREATE TABLE public.t (id int4range, at tsrange, UNIQUE (id, at), PRIMARY KEY (id, at WITHOUT OVERLAPS));"
+        "CREATE TABLE public.u (id int PRIMARY KEY, t int4range, at tsrange);"
+        "ALTER TABLE public.u ADD FOREIGN KEY (t, PERIOD at) REFERENCES public.t (id, PERIOD at) NOT VALID",
+    )
+    move = lifecycle(source, database(pg18), tables={"include": ["*.*"]})
+    found = [finding for finding in findings(move, "warning") if finding.code == "foreign_key"]
+    assert [finding.table for finding in found] == ["public.c", "public.u"]
+    for finding in found:
+        follow(finding, {"source": source}, move)
+    assert "foreign_key" not in {finding.code for finding in findings(move, "warning")}
+
+
+def findings(move: Lifecycle, severity: str = "error") -> list[Finding]:
     pipeline = load_pipeline(move.content)
     with connect(move.source, purpose="test") as source, connect(move.target, purpose="test") as target:
         chosen = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
         found = preflight(pipeline, source, target, [*chosen.rows, *chosen.schema_only])
-    return [finding for finding in found if finding.severity == "error"]
+    return [finding for finding in found if finding.severity == severity]
 
 
 def follow(finding: Finding, admins: dict[str, str], move: Lifecycle) -> None:

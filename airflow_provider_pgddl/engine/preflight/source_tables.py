@@ -153,17 +153,35 @@ def _new_key(facts: Facts, oid: int, table: tables.Table, nullable: Sequence[str
     """What gives a table a key, as its rows are now."""
     side, quoted = facts.source, facts.source.name(table.schema, table.name)
     columns = [column.name for column in table.columns]
+    # From 18 on NOT NULL can be NOT VALID or NO INHERIT: no primary key goes with that.
+    odd = {column: (name, valid) for column, name, valid in side.rows("odd_not_null", oid=oid)}
+
+    def not_null(wanted: Sequence[str]) -> list[str]:
+        return [
+            f"VALIDATE CONSTRAINT {side.name(odd[column][0])}"
+            if column in odd and not odd[column][1] else f"ALTER COLUMN {side.name(column)} SET NOT NULL"
+            for column in wanted
+        ]  # fmt: skip
+
     if nullable:
-        actions = ", ".join(f"ALTER COLUMN {side.name(column)} SET NOT NULL" for column in nullable)
         fits = _fit_for_key(facts, oid, table, nullable, unique=True)
         if fits is not False:
+            actions = ", ".join(not_null(nullable))
             return f"ALTER TABLE {quoted} {actions};" + ("" if fits else "  -- fails while a row has NULL there")
+    primary = [column for (column,) in side.rows("primary_key", oid=oid)]
+    if primary and _fit_for_key(facts, oid, table, primary, unique=False) is not False:
+        add = f"ALTER TABLE {quoted} ADD UNIQUE ({', '.join(map(side.name, primary))});"
+        return f"{add}  -- checked at once, beside its primary key, which is not or holds for periods"
     of_partitions = [name for (name,) in side.rows("partition_columns", oid=oid)]
-    if "id" in columns and None not in of_partitions:
+    if not primary and "id" in columns and None not in of_partitions:
         key = list(dict.fromkeys(["id", *of_partitions]))
         fits = _fit_for_key(facts, oid, table, key, unique=False)
         if fits is not False:
-            add = f"ALTER TABLE {quoted} ADD PRIMARY KEY ({', '.join(side.name(column) for column in key)});"
+            unproven = [c.name for c in table.columns if c.name in key and not c.not_null]
+            added = [f"ADD PRIMARY KEY ({', '.join(side.name(column) for column in key)})"]
+            if odd.keys() & {*key}:
+                added = [added[0].replace("PRIMARY KEY", "UNIQUE", 1), *not_null(unproven)]
+            add = f"ALTER TABLE {quoted} {', '.join(added)};"
             return add + ("" if fits else "  -- fails while two rows are the same there, or one has NULL")
     if table.kind == "p":
         return f"-- {quoted}: ADD PRIMARY KEY takes columns that hold its partition key and are unique together"
@@ -171,7 +189,7 @@ def _new_key(facts: Facts, oid: int, table: tables.Table, nullable: Sequence[str
     # No identity, which a table with children cannot get; these get the column with it, and are to be asked for it too.
     return (
         f"ALTER TABLE {quoted} ADD COLUMN IF NOT EXISTS {side.name(name)} bigserial,"
-        f" ADD PRIMARY KEY ({side.name(name)});"
+        f" ADD {'UNIQUE' if primary else 'PRIMARY KEY'} ({side.name(name)});"
         "  -- no column of it is a key now; this rewrites it, and keeps everybody out meanwhile"
     )
 
@@ -230,7 +248,7 @@ def unproven_foreign_keys(facts: Facts) -> Iterator[Finding]:
     for key in keys:
         name, table = side.name(key["name"]), side.name(key["referencing_schema"], key["referencing_name"])
         referencing = written(key["referencing_schema"], key["referencing_name"])
-        if not key["validated"]:
+        if not key["validated"] and key["enforced"]:  # one that is NOT ENFORCED says so itself
             what = f"its foreign key {name} is NOT VALID: rows may violate it, and it stays NOT VALID behind the swap"
             fix = f"ALTER TABLE {table} VALIDATE CONSTRAINT {name};  -- tells whether any do"
             yield Finding("warning", "foreign_key", "source", referencing, what, fix)

@@ -97,6 +97,18 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
   AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 ORDER BY i.indrelid, i.indnkeyatts, ic.relname
 
+-- name: odd_not_null
+-- Of columns that a row from before, or of a child, may have NULL in: the constraint, and whether it holds for the table's own.
+SELECT a.attname::text, k.conname::text, k.convalidated
+FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = k.conkey[1]
+WHERE k.conrelid = %(oid)s AND k.contype = 'n' AND (k.connoinherit OR NOT k.convalidated)
+
+-- name: primary_key
+SELECT a.attname::text
+FROM pg_catalog.pg_constraint k CROSS JOIN LATERAL pg_catalog.unnest(k.conkey) WITH ORDINALITY c(attnum, n)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.attnum
+WHERE k.conrelid = %(oid)s AND k.contype = 'p' ORDER BY c.n
+
 -- name: partition_columns
 -- What a partitioned table is partitioned by; NULL for an expression.
 SELECT a.attname::text
@@ -354,7 +366,8 @@ SELECT k.oid AS key, k.conname::text AS name, k.conrelid AS referencing_oid, k.c
        tn.nspname::text AS referenced_schema, tr.relname::text AS referenced_name, tr.relkind::text AS referenced_kind,
        pg_catalog.pg_has_role(fr.relowner, 'USAGE') AS owns_referencing,
        pg_catalog.pg_has_role(tr.relowner, 'USAGE') AS owns_referenced,
-       fo.rolname::text AS referencing_owner, tor.rolname::text AS referenced_owner, k.convalidated AS validated
+       fo.rolname::text AS referencing_owner, tor.rolname::text AS referenced_owner, k.convalidated AS validated,
+       coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true) AS enforced  -- from 18 on
 FROM pg_catalog.pg_constraint k
 JOIN pg_catalog.pg_class fr ON fr.oid = k.conrelid
 JOIN pg_catalog.pg_namespace fn ON fn.oid = fr.relnamespace
