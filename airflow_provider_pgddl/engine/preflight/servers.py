@@ -146,8 +146,10 @@ def pooler(facts: Facts) -> Iterator[Finding]:
 
 
 def pg_dump(facts: Facts) -> Iterator[Finding]:
-    """One that reads the newer server: the snapshot dumps the source, and a swap may have to dump the target."""
-    newer = max(facts.sides, key=lambda side: side.version // 10_000)
+    """One that reads the newer server: the snapshot dumps the source, and where rows are moved a swap, what is there
+    already and follow.finish ask the target for its dump."""
+    dumped = facts.sides if facts.pipeline.moves_rows else [facts.source]
+    newer = max(dumped, key=lambda side: side.version // 10_000)
     try:
         find_pg_dump(newer.version // 10_000)
     except PgddlError as error:

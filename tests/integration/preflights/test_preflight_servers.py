@@ -260,6 +260,8 @@ def test_a_pg_dump_that_cannot_read_the_newer_target_is_refused_before_the_swap_
     finding = only(findings(migrate(), source_dsn, target_dsn), "pg_dump")
     assert finding.where == "target"
     assert "version 18 or newer" in finding.what
+    dumps_no_target = migrate(ddl={"ddl_only": True, "scope": "schemas"})
+    assert errors(findings(dumps_no_target, source_dsn, target_dsn)) == []
 
 
 def test_a_prepared_transaction_would_keep_setup_waiting(source_dsn: str, target_dsn: str) -> None:
