@@ -202,6 +202,34 @@ def test_what_is_the_same_by_both_dumps_was_carried_whoever_did_it(
     assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
 
 
+LATE_CHECK = "ALTER TABLE {} ADD CONSTRAINT late CHECK (id > 0) NOT VALID"
+
+
+def test_what_asks_something_of_new_rows_only_is_not_lost(shop: Make) -> None:
+    """A dump has NOT VALID constraints behind the rows, like indexes, which a swap makes by itself."""
+    move = shop()
+    do(move.source, "CREATE DOMAIN shop.code AS varchar(5)")
+    move.run_all(until="verify")
+    late = [LATE_CHECK.format("shop.child"), "ALTER DOMAIN shop.code ADD CONSTRAINT late CHECK (VALUE <> '') NOT VALID"]
+    do(move.source, "SET pgddl.skip = on", *late)
+    refusal = str(move.refused("swap", PreflightRefused))
+    assert "new: ALTER TABLE" in refusal and "new: ALTER DOMAIN" in refusal, refusal
+    do(move.target, *late)
+    move.run("swap")
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_what_asks_something_of_new_rows_only_is_not_lost_in_place(rewrite: Make) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    do(move.source, "SET pgddl.skip = on", LATE_CHECK.format("items"))
+    assert "new: ALTER TABLE" in str(move.refused("swap", PreflightRefused))
+    do(move.source, "ALTER TABLE items DROP CONSTRAINT late", LATE_CHECK.format("items").replace("late", "known"))
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT convalidated FROM pg_constraint WHERE conname = 'known'") is False
+
+
 def test_a_schema_that_came_with_an_event_is_cut_over(shop: Make) -> None:
     move = shop(tables={"include": ["*.*"]}, ddl={"scope": "everything"})
     move.run_all(until="snapshot")
