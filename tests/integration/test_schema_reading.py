@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import load_real, psql
-from tests.integration.sessions import Underway, do, in_transaction, wait_for, waits_for_anything
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits_for_anything
 
 T: Name = ("public", "t")
 
@@ -44,7 +44,8 @@ def column(dsn: str, name: str) -> ColumnModel:
 
 def differences(source: str, target: str, name: Name = T, **more: Any) -> list[Difference]:
     there, here = look(source, name), look(target, name)
-    return compare_tables(there.tables.get(name), here.tables.get(name), here.types, names=(name, name), **more)
+    more = {"names": (name, name), "major": here.major, **more}
+    return compare_tables(there.tables.get(name), here.tables.get(name), here.types, **more)
 
 
 # --- what is read ---------------------------------------------------------------------------------------------------
@@ -412,6 +413,35 @@ def test_a_fix_ends_what_it_fixes(
         do(target, *dict.fromkeys(statement for fix in fixes for statement in fix))
         found = differences(source, target)
     assert [d.finding.kind for d in found if d.finding.severity == "mismatch"] == []
+
+
+@pytest.mark.parametrize("kind", ["STORED, 16 to 18", "VIRTUAL, 18 to 16", "VIRTUAL, 18 to 18"])
+def test_what_is_generated_on_the_source_becomes_so_on_the_target(
+    kind: str, pg16: Cluster, pg18: Cluster, database: Database
+) -> None:
+    """An ordinary column would take its values, and have none for rows that come once the source is gone."""
+    servers = {"16": pg16, "18": pg18}
+    kind, versions = kind.split(", ")
+    source, target = (database(servers[version]) for version in versions.split(" to "))
+    made = f'ALTER TABLE t ADD g text COLLATE "C" GENERATED ALWAYS AS (upper(n)) {kind} NOT NULL'
+    if kind == "VIRTUAL":
+        made += ", ADD h int GENERATED ALWAYS AS (id + 1) VIRTUAL"
+    table = f"CREATE TABLE t ({ID}, n text CHECK (n <> ''))"
+    do(source, table, made)
+    others = [
+        "ALTER TABLE t ADD other int",
+        'ALTER TABLE t ADD g text COLLATE "C" GENERATED ALWAYS AS (lower(n)) STORED',
+        "ALTER TABLE t ADD g int GENERATED ALWAYS AS (length(n)) STORED",
+    ]
+    if kind == "VIRTUAL" and versions.endswith("18"):
+        others.append(others[1].replace("STORED", "VIRTUAL"))
+    for other in others:
+        do(target, "DROP TABLE IF EXISTS t", table, other)
+        fixes = [d.finding.fix for d in differences(source, target) if d.finding.severity == "mismatch"]
+        do(target, *(statement for fix in fixes for statement in fix))
+        assert not [d.finding.what for d in differences(source, target) if d.finding.column in ("g", "h")]
+        do(target, "INSERT INTO t (id, n) VALUES (1, 'a')")
+        assert one(target, "SELECT g FROM t") == "A"
 
 
 def test_a_collation_by_which_values_are_the_same(pg15: Cluster, database: Database) -> None:

@@ -121,6 +121,7 @@ def _evaluate(
         altered=altered,
         keyed=row is None or row.state in INDEXED,
         names=(now or name, copy),
+        major=here.major,
         role=role,
     )
     differences = [d for d in differences if d.finding.column is None or d.finding.column not in altered]

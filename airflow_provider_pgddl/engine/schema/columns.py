@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.column_types import collation_finding, type_difference
@@ -40,8 +41,9 @@ def column_differences(pair: Pair) -> Iterator[Difference]:
 def _source_added(pair: Pair, column: ColumnModel) -> Difference:
     types = pair.needed_types()
     types.need(column.type)
-    collate = f" COLLATE {column.collation}" if column.collation else ""
-    add = f"{pair.alter} ADD COLUMN {sql_name(column.name)} {column.type.text}{collate};"
+    # Rows that are there have no value yet, but for one that follows from the others.
+    bare = replace(column, not_null=False, identity="")
+    add = f"{pair.alter} ADD COLUMN {column_definition(bare, pair.major)};"
     kind: FindingKind = "missing_type" if types.unmakeable else "source_added_column"
     return Difference(
         SchemaFinding(
@@ -166,8 +168,7 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFi
     if source.generated and not target.generated:
         what = f"Column '{name}' is generated on the source, and an ordinary column on the target"
         return SchemaFinding("generated", "info", what, name, "Its values are copied", "generated", "ordinary")
-    again = f"{pair.alter} DROP COLUMN {sql_name(name)}, ADD COLUMN {column_definition(source)};"
-    drop = f"{alter} DROP EXPRESSION;" if target.generated == "s" else again
+    again = f"{pair.alter} DROP COLUMN {sql_name(name)}, ADD COLUMN {column_definition(source, pair.major)};"
     if target.generated and not source.generated:
         return SchemaFinding(
             "generated",
@@ -177,7 +178,7 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFi
             f"If sync continues, {name} data will be LOST: the target computes its own",
             "ordinary",
             "generated",
-            (drop,),
+            (f"{alter} DROP EXPRESSION;" if target.generated == "s" else again,),
         )
     if not target.generated:
         return None
@@ -185,8 +186,12 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFi
     uncast = pair.on_retyped(mine)
     same = tree_of(f"SELECT {its}", uncast) == tree_of(f"SELECT {mine}", uncast)
     same = same or (bool(pair.renamed) and same_expression(its, mine, pair.renamed))
-    if same and judge_cast(source.type, target.type).kind in ("same", "safe"):
+    alike = judge_cast(source.type, target.type).kind in ("same", "safe")
+    if same and alike:
         return None
+    # Postgres takes another expression from 17 on; for a virtual column only where nothing is checked.
+    checked = target.generated == "v" and any(c.kind == "c" for c in pair.target.constraints)
+    in_place = alike and pair.major >= 17 and not checked
     return SchemaFinding(
         "generated",
         "mismatch",
@@ -195,7 +200,7 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFi
         "The target would show other values than the source",
         f"{source.type.text} AS {mine}",
         f"{target.type.text} AS {its}",
-        (drop,),
+        (f"{alter} SET EXPRESSION AS ({mine});" if in_place else again,),
     )
 
 
@@ -243,13 +248,15 @@ def _never_null(type_: TypeModel) -> bool:
     return type_.not_null or (type_.base is not None and _never_null(type_.base))
 
 
-def column_definition(column: ColumnModel) -> str:
-    """A column as CREATE TABLE says it; without its DEFAULT, which may need what the target does not have."""
+def column_definition(column: ColumnModel, major: int) -> str:
+    """A column as CREATE TABLE says it on a server of this version, which stores what it cannot compute when it is
+    read; without its DEFAULT, which may need what the target does not have."""
     parts = [sql_name(column.name), column.type.text]
     if column.collation:
         parts.append(f"COLLATE {column.collation}")
     if column.generated:
-        parts.append(f"GENERATED ALWAYS AS ({column.default}) {'STORED' if column.generated == 's' else 'VIRTUAL'}")
+        virtual = column.generated == "v" and major >= 18
+        parts.append(f"GENERATED ALWAYS AS ({column.default}) {'VIRTUAL' if virtual else 'STORED'}")
     if column.identity:
         parts.append(_identity_of(column))
     if column.never_null:

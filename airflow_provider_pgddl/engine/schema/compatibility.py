@@ -42,26 +42,27 @@ def compare_tables(
     altered: Collection[str] = (),
     keyed: bool = True,
     names: tuple[Name, Name],
+    major: int = 18,
     role: str = "",
 ) -> list[Difference]:
     """All that differs, with the severity that it has where no policy says otherwise.
 
     `target_types` are the types that the target knows beside the system's own (`Schemas.types`). `removed` are columns
     that the source had once; `renamed` is old → new name of those that it renamed. `altered` columns have another
-    shape on purpose. Without `keyed` the target has no indexes yet. `names` are those of the two tables, `role` is
-    whom a missing right is to be granted. The fixes of two findings may begin with the same CREATE TYPE: once is
-    enough."""
+    shape on purpose. Without `keyed` the target has no indexes yet. `names` are those of the two tables, `major` is the
+    target's version, `role` is whom a missing right is to be granted. The fixes of two findings may begin with the same
+    CREATE TYPE: once is enough."""
     there, here = plain_name(names[0]), sql_name(*names[1])
     if source is None:
         return [_missing_on_source(there, here)]
     if source.relkind not in _TABLES:
         return [Difference(_not_a_table(there, source.relkind, "source"))]
     if target is None:
-        return [_missing_on_target(source, target_types, names)]
+        return [_missing_on_target(source, target_types, major, names)]
     if target.relkind not in _TABLES:
         rename = f"ALTER {_RELATIONS[target.relkind][1]} {here} RENAME TO {sql_name(names[1][1] + '_before_pgddl')};"
         return [Difference(_not_a_table(there, target.relkind, "target", rename))]
-    pair = Pair(source, target, target_types, names, renamed, {*removed, *renamed}, altered)
+    pair = Pair(source, target, target_types, major, names, renamed, {*removed, *renamed}, altered)
     found = [Difference(finding) for finding in _privileges(source, target, names, role)]
     found += column_differences(pair)
     if keyed:
@@ -82,10 +83,12 @@ def _missing_on_source(there: str, here: str) -> Difference:
     )
 
 
-def _missing_on_target(source: TableModel, target_types: frozenset[str], names: tuple[Name, Name]) -> Difference:
+def _missing_on_target(
+    source: TableModel, target_types: frozenset[str], major: int, names: tuple[Name, Name]
+) -> Difference:
     types = Types(target_types)
     types.need_schema(sql_name(names[1][0]))
-    columns = [column_definition(column) for column in source.columns]
+    columns = [column_definition(column, major) for column in source.columns]
     if source.key:
         columns.append(f"PRIMARY KEY ({comma_joined(map(sql_name, source.key))})")
     create = f"CREATE TABLE {sql_name(*names[1])} (\n  " + ",\n  ".join(columns) + "\n);"

@@ -15,20 +15,21 @@ class Pair:
     """Two tables with their columns matched: `both` are those of one name, `other_names` those that the sides call
     otherwise (how, the source's, the target's), `lacking` what only the source has, `extra` what only the target has.
 
-    `types`, `removed` and `altered` are what `compare_tables` is given; `there` is the source's table as people read
-    it, `alter` how a statement begins that alters the target's."""
+    `types`, `major`, `removed` and `altered` are what `compare_tables` is given; `there` is the source's table as
+    people read it, `alter` how a statement begins that alters the target's."""
 
     def __init__(
         self,
         source: TableModel,
         target: TableModel,
         target_types: frozenset[str],
+        major: int,
         names: tuple[Name, Name],
         renamed: Mapping[str, str],
         removed: Collection[str],
         altered: Collection[str],
     ):
-        self.source, self.target, self.types, self.names = source, target, target_types, names
+        self.source, self.target, self.types, self.major, self.names = source, target, target_types, major, names
         self.removed, self.altered = removed, altered
         self.there, self.alter = plain_name(names[0]), f"ALTER TABLE {sql_name(*names[1])}"
         self.key_columns = {*(source.key or ())}
