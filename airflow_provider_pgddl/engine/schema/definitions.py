@@ -56,6 +56,22 @@ def same_constraint(before: str, after: str, renamed: Mapping[str, str]) -> bool
     return before == after or _same(_added(before), _added(after), renamed)
 
 
+def named_checks(create_table: str) -> set[tuple[str, str, str, bool]]:
+    """(CHECK or NOTNULL, name, column, NO INHERIT) of each of these that a CREATE TABLE has; "" for a name that the
+    server chooses, and for the column of a CHECK."""
+    found = set()
+    for element in map(unwrap, statement_node(parse(create_table)).table_elts):
+        of_column = kind_of(element) == "ColumnDef"
+        for constraint in map(unwrap, element.constraints) if of_column else [element]:
+            kind = kind_of_constraint(constraint) if kind_of(constraint) == "Constraint" else ""
+            if kind == "NOTNULL":
+                column = element.colname if of_column else texts(constraint.keys)[0]
+                found.add((kind, constraint.conname, column, constraint.is_no_inherit))
+            elif kind == "CHECK":
+                found.add((kind, constraint.conname, "", constraint.is_no_inherit))
+    return found
+
+
 def same_expression(before: str, after: str, renamed: Mapping[str, str]) -> bool:
     return before == after or _same(parse(f"SELECT {before}"), parse(f"SELECT {after}"), renamed)
 

@@ -12,6 +12,14 @@ WHERE c.contype = 'f' AND c.conparentid = 0
   AND (c.conrelid = ANY(%(oids)s::oid[]) OR c.confrelid = ANY(%(oids)s::oid[]))
 ORDER BY n.nspname COLLATE "C", r.relname COLLATE "C", c.conname COLLATE "C"
 
+-- name: named_checks
+-- Of each CHECK and NOT NULL of a table: its kind (CHECK or NOTNULL), its name, a NOT NULL's column, whether it is NO INHERIT.
+SELECT CASE k.contype WHEN 'c' THEN 'CHECK' ELSE 'NOTNULL' END, k.conname::text, coalesce(a.attname::text, ''), k.connoinherit
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attribute a ON k.contype = 'n' AND a.attrelid = k.conrelid AND a.attnum = k.conkey[1]
+WHERE n.nspname = %s AND c.relname = %s AND k.contype IN ('c', 'n')
+
 -- name: owned_sequences
 -- The sequences of a table's columns: deptype a is a serial's (kept, it goes over), i an identity's (the copy has its own).
 SELECT d.deptype::text, n.nspname, s.relname, a.attname, q.seqtypid::pg_catalog.regtype::text,

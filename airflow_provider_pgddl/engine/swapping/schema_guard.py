@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.following.waiting_statements import parts_of,
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
-from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
+from airflow_provider_pgddl.engine.schema.definitions import named_checks, same_constraint, same_expression
 from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -86,7 +86,9 @@ class SchemaGuard:
             added, gone = ([e for e in events if not explained.has(e, settled)] for events in (added, gone))
         # The same of single columns, where the policy leaves others apart.
         there = arrived.tables() if added else []
+        unnamed = [e for e in added if e.table in settled and _is_named_otherwise(context, e, went)]
         added, gone = _without_carried(added, [*went, *there], settled), _without_carried(gone, came, settled)
+        added += [event for event in unnamed if event not in added]
         if added or gone:
             if self._digest_by(context.source) != now:
                 self._came_too_fast = True
@@ -203,6 +205,26 @@ def _without_carried(
         return event.kind == "default" or (event.kind in ("identity", "sequence") and not alike)
 
     return [event for event in events if not is_carried(event)]
+
+
+def _is_named_otherwise(context: Context, event: DdlEvent, went: Sequence[DdlEvent]) -> bool:
+    """Whether a CHECK or NOT NULL of a table has got a name, or NO INHERIT, that the copy's has not: tables are
+    compared by what they ask of rows."""
+    if event.tag != "CREATE TABLE" or event.table is None:
+        return False
+    before = [named_checks(e.statement) for e in went if (e.tag, e.table) == (event.tag, event.table)]
+    new = named_checks(event.statement).difference(*before)
+    servers = (context.source, context.target)
+    if any(side.info.server_version < 180_000 for side in servers):
+        new = {one for one in new if one[0] == "CHECK"}  # before 18 a NOT NULL has no name
+    if not new:
+        return False
+    names = event.table, (copy_schema(event.table[0]) if context.beside else event.table[0], event.table[1])
+    query = queries("swap")["named_checks"]
+    here, there = ({*side.execute(query, name)} for side, name in zip(servers, names, strict=True))
+    chosen = {(kind, column, alone): name for kind, name, column, alone in here if kind == "NOTNULL"}
+    return any((kind, name or chosen.get((kind, column, alone)), column, alone) not in there
+               for kind, name, column, alone in new)  # fmt: skip
 
 
 def _frame(event: DdlEvent) -> tuple[str, str]:

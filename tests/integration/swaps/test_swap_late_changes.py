@@ -202,6 +202,42 @@ def test_what_is_the_same_by_both_dumps_was_carried_whoever_did_it(
     assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
 
 
+NAMED = """
+    CREATE TABLE named (id int PRIMARY KEY, n int NOT NULL, m int NOT NULL, CHECK (n > 0));
+    INSERT INTO named SELECT n, n, n FROM generate_series(1, 60) n
+"""
+RENAMES = [  # what is done, and how it is undone
+    ("RENAME CONSTRAINT named_n_check TO late", "RENAME CONSTRAINT late TO named_n_check"),
+    ("RENAME CONSTRAINT named_n_not_null TO other", "RENAME CONSTRAINT other TO named_n_not_null"),
+    ("ALTER CONSTRAINT named_m_not_null NO INHERIT", "ALTER CONSTRAINT named_m_not_null INHERIT"),
+]
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "across"])
+def test_uncaptured_names_of_constraints_are_not_lost(
+    pg18: Cluster, database: Database, lifecycle: Make, in_place: bool
+) -> None:
+    """By what they ask of rows both sides are the same."""
+    dsn = database(pg18)
+    do(dsn, NAMED)
+    how: dict[str, Any] = {"rewrite": {"public.named": {"alter": ["ALTER COLUMN id TYPE bigint"]}}}
+    if not in_place:
+        how = {"tables": {"include": ["public.named"]}}
+    move = lifecycle(dsn, *([] if in_place else [database(pg18)]), **how, **SMALL, **UNCAPTURED)
+    move.run_all(until="verify")
+    for change, undo in RENAMES:
+        do(move.source, f"ALTER TABLE named {change}")
+        assert "changed: CREATE TABLE public.named" in str(move.refused("swap", PreflightRefused)), change
+        do(move.target, f"ALTER TABLE named {undo if in_place else change}")
+    # What is the same on both sides is no reason, whoever brought it, nor are names that were there before.
+    do(move.source, "ALTER TABLE named ALTER n SET DEFAULT 5")
+    do(move.target, f"ALTER TABLE {'pgddl_copy_public' if in_place else 'public'}.named ALTER n SET DEFAULT 5")
+    before = catalog_lines(move.source)
+    move.run("swap")
+    after = catalog_lines(move.target)
+    assert [line for line in diff_catalogs(before, after) if "named column 1 id: " not in line] == []
+
+
 LATE_CHECK = "ALTER TABLE {} ADD CONSTRAINT late CHECK (id > 0) NOT VALID"
 
 
