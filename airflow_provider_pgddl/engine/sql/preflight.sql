@@ -162,10 +162,11 @@ SELECT p.pubname::text,
           AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p'))),
        (SELECT pg_catalog.string_agg(pg_catalog.format('%I.%I', t.schemaname, t.tablename), ', ' ORDER BY t.schemaname, t.tablename)
         FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname !~ '^pgddl(_|$)'),
-       pg_catalog.format('publish = %L, publish_via_partition_root = %s',
+       pg_catalog.format('publish = %L, publish_via_partition_root = %s%s',
            pg_catalog.concat_ws(', ', CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
                                 CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END),
-           CASE WHEN p.pubviaroot THEN 'true' ELSE 'false' END)
+           CASE WHEN p.pubviaroot THEN 'true' ELSE 'false' END,
+           CASE WHEN pg_catalog.to_jsonb(p) ->> 'pubgencols' = 's' THEN ', publish_generated_columns = stored' END)  -- from 18 on
 FROM pg_catalog.pg_publication p WHERE p.puballtables ORDER BY 1
 
 -- name: names_taken

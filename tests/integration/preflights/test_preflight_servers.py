@@ -41,6 +41,7 @@ from tests.integration.preflights.findings import (
     run,
 )
 from tests.integration.servers import as_nobody, free_port
+from tests.integration.sessions import one
 
 
 @contextmanager
@@ -93,10 +94,14 @@ def test_a_standby_is_no_place_to_write(source_dsn: str) -> None:
 
 def test_c20_a_publication_for_all_tables_is_refused(source_dsn: str, target_dsn: str) -> None:
     run(source_dsn, ORDERS)
-    run(target_dsn, 'CREATE PUBLICATION "Everything" FOR ALL TABLES', "CREATE TABLE public.there (id int)")
+    options = "publish = 'insert', publish_generated_columns = stored, publish_via_partition_root = true"
+    run(target_dsn, f'CREATE PUBLICATION "Everything" FOR ALL TABLES WITH ({options})', "CREATE TABLE there (id int)")
     finding = only(findings(migrate(), source_dsn, target_dsn), "publication")
     assert finding.where == "target"
+    what = "SELECT (pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, pubgencols)::text FROM pg_publication"
+    before = one(target_dsn, what)
     apply_fix(target_dsn, finding)
+    assert one(target_dsn, what) == before
     assert findings(migrate(), source_dsn, target_dsn) == []
     run(source_dsn, "CREATE PUBLICATION everything FOR ALL TABLES")
     assert only(findings(migrate(), source_dsn, target_dsn), "publication").where == "source"
