@@ -430,6 +430,20 @@ def test_not_null_that_is_not_valid_is_not_asked_of_rows_from_before() -> None:
     difference = only(table(added), table())
     assert difference.finding.fix == ("ALTER TABLE public.users ADD COLUMN n integer;",)
     assert differences(table(added), table(added)) == []
+    asked = only(table(added), table(replace(added, not_valid=False)))
+    says(asked, "not_null", "warning", "may be NULL on the source in rows from before")
+    assert asked.finding.fix == ("ALTER TABLE public.users ALTER COLUMN n DROP NOT NULL;",)
+    assert differences(table(replace(added, not_valid=False)), table(added)) == []
+
+
+def test_a_check_that_is_not_valid_is_not_asked_of_rows_from_before() -> None:
+    both = (column("n", "integer"), column("t"))
+    late, valid = check("n > 0", "n", suffix=" NOT VALID"), check("n > 0", "n")
+    asked = only(table(*both, constraints=[PRIMARY, late]), table(*both, constraints=[PRIMARY, valid]))
+    says(asked, "target_constraint", "warning", "source for new ones only")
+    assert asked.finding.fix == ("ALTER TABLE public.users DROP CONSTRAINT users_check;",)
+    for mine, its in (([late, valid], [valid]), ([late], [late]), ([valid], [late])):
+        assert differences(table(*both, constraints=[PRIMARY, *mine]), table(*both, constraints=[PRIMARY, *its])) == []
 
 
 def test_a_copy_without_indexes_has_no_key_yet() -> None:

@@ -226,17 +226,24 @@ def _identity(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFin
 
 def _not_null(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFinding | None:
     keys = {*pair.key_columns, *(pair.target.key or ())}
-    if not target.not_null or source.not_null or _never_null(source.type) or source.name in keys:
+    if not target.not_null or source.never_null or _never_null(source.type) or source.name in keys:
         return None
+    if source.not_null and target.not_valid:
+        return None  # alike: rows from before came before it
     alter = f"ALTER COLUMN {sql_name(source.name)}"
     identity = f"{alter} DROP IDENTITY, " if target.identity else ""
+    what = f"Column '{source.name}' is NOT NULL on the target, and may be NULL on the source"
+    impact, mine = "Cannot insert rows - column requires a value", "nullable"
+    if source.not_null:
+        what, mine = f"{what} in rows from before: NOT NULL … NOT VALID", "NOT NULL NOT VALID"
+        impact = "Cannot insert such rows - column requires a value"
     return SchemaFinding(
         "not_null",
-        "mismatch",
-        f"Column '{source.name}' is NOT NULL on the target, and may be NULL on the source",
+        "warning" if source.not_null else "mismatch",  # it may be that none is
+        what,
         source.name,
-        "Cannot insert rows - column requires a value",
-        "nullable",
+        impact,
+        mine,
         "NOT NULL",
         (f"{pair.alter} {identity}{alter} DROP NOT NULL;",),
         reason="target_not_null",

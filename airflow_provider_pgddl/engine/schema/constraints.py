@@ -13,6 +13,8 @@ from airflow_provider_pgddl.engine.schema.table_model import ConstraintModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
 from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 
+NOT_VALID = " NOT VALID"
+
 
 def key_differences(pair: Pair) -> Iterator[Difference]:
     source, target = pair.source.key, pair.target.key
@@ -55,6 +57,8 @@ def constraint_differences(pair: Pair, *, keyed: bool) -> Iterator[Difference]:
     key = pair.source.key
     told = not keyed or (key is not None and not _is_key(pair, key))
     for constraint in pair.target.constraints:
+        if constraint.kind == "c" and _asks_old_rows(pair, constraint):
+            yield Difference(_on_old_rows(pair, constraint))
         if (constraint.kind == "p" and told) or _has(pair, constraint) or not _enforced(constraint):
             continue
         foreign = constraint.kind == "f"
@@ -88,6 +92,26 @@ def _beyond(pair: Pair, constraint: ConstraintModel) -> SchemaFinding:
         fix=(drop,),
         reason="target_constraint",
     )
+
+
+def _on_old_rows(pair: Pair, constraint: ConstraintModel) -> SchemaFinding:
+    return SchemaFinding(
+        "target_constraint",
+        "warning",  # it may be that all meet it
+        f"Target has constraint '{constraint.name}' for all rows, source for new ones only: NOT VALID",
+        _only(constraint.columns),
+        "Rows of the source that do not meet it are refused",
+        target=constraint.definition,
+        fix=(f"{pair.alter} DROP CONSTRAINT {sql_name(constraint.name)};",),
+        reason="target_constraint",
+    )
+
+
+def _asks_old_rows(pair: Pair, check: ConstraintModel) -> bool:
+    """Whether the source has the same NOT VALID alone, and the target not."""
+    alike = [c for c in pair.source.constraints if c.kind == check.kind and _same(pair, check, c)]
+    valid = [c for c in (check, *alike) if not c.definition.endswith(NOT_VALID)]
+    return bool(alike) and valid == [check]
 
 
 def _has(pair: Pair, constraint: ConstraintModel) -> bool:
@@ -159,4 +183,4 @@ def _statement(constraint: ConstraintModel) -> str:
     """One that is NOT VALID holds for all that is written from now on."""
     if constraint.kind == "i":
         return constraint.definition
-    return f"ALTER TABLE t ADD CONSTRAINT c {constraint.definition.removesuffix(' NOT VALID')}"
+    return f"ALTER TABLE t ADD CONSTRAINT c {constraint.definition.removesuffix(NOT_VALID)}"
