@@ -37,6 +37,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.turns import one_at_a_time
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")
@@ -300,6 +301,7 @@ def receive_into_logs(
     pipeline: str,
     fence: Fence,
     masked: Mapping[int, str],
+    say: Callable[[str], None],
 ) -> None:
     """Reads the slot into the logs, up to what the source had committed when this was called. `masked` are the tables
     of which values may not leave the source, with their logs: of one that was attached to another table, whose key may
@@ -311,8 +313,7 @@ def receive_into_logs(
     name = f"pgddl rows {pipeline}"
     _let_restart_here(source)
     end = marker(source)
-    target.execute(_Q["lock_receiving"], [name])
-    try:
+    with one_at_a_time(target, name, say):
         recorded, now_on = _recorded_timeline(target, pipeline), catalog.server(source).timeline
         _refuse_other_timeline(recorded, now_on)
         known = received(target, pipeline)
@@ -353,8 +354,6 @@ def receive_into_logs(
                         _refuse_other_timeline(_recorded_timeline(target, pipeline), recorded)
                 failpoint("slot.before_confirm")
                 slot.confirm(reached)
-    finally:
-        target.execute(_Q["unlock_receiving"], [name])
 
 
 def _recorded_timeline(target: Session, pipeline: str) -> int:

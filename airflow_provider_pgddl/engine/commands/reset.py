@@ -37,6 +37,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name, written
+from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
@@ -175,7 +176,9 @@ def _read_slot(
     stream = partial(SlotStream, source_dsn, slot, slot, pipeline=pipeline.pipeline, token=held.token)
     masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
     with suppress(SlotLost):
-        slot_log.receive_into_logs(reading, journal.conn, stream, pipeline.pipeline, held.fence, masked)
+        slot_log.receive_into_logs(
+            reading, journal.conn, stream, pipeline.pipeline, held.fence, masked, partial(say, "reset")
+        )
 
 
 def _refuse_late_changes(

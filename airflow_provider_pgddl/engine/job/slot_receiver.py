@@ -41,7 +41,7 @@ def receive(context: Context) -> None:
     tables = context.journal.tables.of(context.journal.run)
     masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
     try:
-        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked, context.say)
     except SlotLost as lost:
         if kept is not None:
             kept.close()
@@ -53,7 +53,7 @@ def receive(context: Context) -> None:
             _note_lost_changes(context, target, lost)
         else:
             raise
-        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked, context.say)
     _refuse_much_wal(context, source)
 
 

@@ -126,9 +126,3 @@ UPDATE {log} SET op = CASE op WHEN 'X' THEN op ELSE 'U' END, {to_new}, xid = '3'
 
 -- name: forget_never_was
 DELETE FROM {log} WHERE at >= {switch}
-
--- name: lock_receiving
-SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))
-
--- name: unlock_receiving
-SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(%s, 0))
