@@ -33,9 +33,10 @@ WHOLE_KEY = 16  # of core: what has an identity that is less than the key leaves
 NO_POLICIES = 17  # of core: no policy of a table's owner runs as the owner of the functions
 CLIENTS_RIGHTS = 18  # of core: nor does anything else of it, and what a client waits for is locked with its own rights
 GENERATED = 19  # of core: what has a generated column in its identity leaves a publication, from Postgres 18 on
+VIRTUAL = 20  # of core: what has a virtual column computed otherwise leaves a publication before, from 18 on
 SINCE = [
     UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES, CLIENTS_RIGHTS,
-    GENERATED,
+    GENERATED, VIRTUAL,
 ]  # fmt: skip
 CHANGED = {
     UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
@@ -51,6 +52,7 @@ CHANGED = {
     NO_POLICIES: {"follow_triggers"},
     CLIENTS_RIGHTS: {"follow_log", "leave_publications", "lock_altered", "leave_altered"},
     GENERATED: {"follow_publications"},
+    VIRTUAL: {"named_in_alter", "leave_publications"},
 }  # fmt: skip
 NEW_TRIGGERS = {
     HOLD: {"pgddl_00_hold"},

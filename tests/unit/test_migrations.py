@@ -26,6 +26,7 @@ LANDED = {
     "core/017_no_policies": "05d9a1276cc593c3cd5c340fdc81597a19cf809417630bacd7cfbd16a5d906a0",
     "core/018_clients_rights": "eefe19bdf4fec9f77021812bdb208724834a965a1a6f9cdac2f95692807a6015",
     "core/019_generated": "14cb9a21ea2fe5e98ff69fdefca613af3bf7b97f1e341cc5152605a2f899282a",
+    "core/020_virtual": "db8a040f3137539afc57e8ca82c1598779d55789b9139be2330a3aabf3dc5000",
     "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
     "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
     "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",
