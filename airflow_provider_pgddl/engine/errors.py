@@ -211,6 +211,16 @@ LOST = (
     pg.IdleSessionTimeout, pg.IdleInTransactionSessionTimeout, pg.TransactionTimeout,
 )  # fmt: skip
 
+# Whatever PgBouncer says to a client it calls a violation of the protocol: of that, what it says when it has lost the
+# server, or has none to give. From a server itself it is a mistake of ours, which no retry mends.
+POOLERS_WORDS = (
+    "query_wait_timeout", "server conn crashed", "server closed", "server disconnected", "server_lifetime",
+    "server idle timeout", "server login has been failing", "server_login_retry", "cannot connect to server",
+    "connect failed", "connect timeout", "obsolete connection", "database configuration changed", "client_idle_timeout",
+    "idle transaction timeout", "idle_transaction_timeout", "query timeout", "query_timeout", "shutting down",
+    "shutdown", "no more connections allowed",
+)  # fmt: skip
+
 # Looked up by class, first match wins; the one table that tells retryable errors from final ones.
 REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
     (pg.InvalidPassword, Remedy(False, "correct the password of this connection")),
@@ -247,6 +257,8 @@ def remedy_for(error: psycopg.Error) -> Remedy | None:
     """The remedy for a server's or connection's error; None where a retry is not known to help."""
     if isinstance(error, pg.OutOfMemory) and "max_locks_per_transaction" in (error.diag.message_hint or ""):
         return Remedy(False, "raise max_locks_per_transaction, and restart the server; then run the stage again")
+    if isinstance(error, pg.ProtocolViolation) and not any(words in str(error) for words in POOLERS_WORDS):
+        return None
     for kind, remedy in REMEDIES:
         if isinstance(error, kind):
             return remedy

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.ddl.parse import post_data_begins
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser, unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
+    POOLERS_WORDS,
     PreflightRefused,
     Retry,
     StageFailed,
@@ -46,10 +47,8 @@ _PASSING = (
     "server closed the connection",
     "connection to server was lost",
     "starting up",
-    "shutting down",
     "canceling statement",
-    "query_wait_timeout",  # PgBouncer's
-    "server conn crashed",
+    *POOLERS_WORDS,
     *FULL,
 )
 
