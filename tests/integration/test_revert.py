@@ -15,7 +15,9 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.giving_way import Watch
 from airflow_provider_pgddl.engine.stages import revert
+from airflow_provider_pgddl.engine.swapping import refused_rows
 from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -229,6 +231,26 @@ def test_values_beyond_the_old_type_are_refused_by_name(rewrite: Make, what: str
     move.run("revert")
     assert type_of_id(move) == "integer"
     assert rows(move, SHOWN) == there
+
+
+def test_a_refused_row_is_told_where_nobody_can_look_for_it(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite()
+    move.run_all(until="swap")
+    execute(move.source, "UPDATE items SET n = 3000000000 WHERE id = 17")
+
+    def slow(conn: psycopg.Connection[Any], *_: object) -> None:
+        conn.execute("SELECT pg_sleep(60)")
+
+    def unwatched(conn: Any, watcher: Any) -> Watch:
+        """Its session is lost, so nobody sees who waits, and the look is ended."""
+        watcher.close()
+        return Watch(conn, watcher)
+
+    monkeypatch.setattr(refused_rows, "drain", slow)
+    monkeypatch.setattr(refused_rows, "Watch", unwatched)
+    error = move.refused("revert", StageFailed)
+    assert error.table == "public.items"
+    assert "out of range" in error.what and "could not be seen" in error.what, error.what
 
 
 NARROW = """

@@ -55,7 +55,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
     wait_out_old_snapshots,
 )
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
-from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
+from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows
 from airflow_provider_pgddl.engine.swapping.signals import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.way_back import Back, are_copies_again, refuse_changed_since, why_not
 
@@ -201,7 +201,7 @@ def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending{rest}")
         for table, way in backs:
             if way.row.id in done.stopped:
-                raise refusal_of_rows(context, table, way, "; ".join(done.stopped[way.row.id]))
+                raise refusal_of_rows(context, [(table, way)], "; ".join(done.stopped[way.row.id]))
         if not done.pending and (done.seconds <= context.pipeline.replay.until_lag or no_shorter(windows)):
             return windows
 
@@ -220,12 +220,7 @@ def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         try:
             return _exchange(context, conn, backs, watch)
         except REFUSALS as error:
-            for table, way in backs:
-                if refused_rows(context, way):
-                    raise refusal_of_rows(context, table, way, "") from None
-            raise StageFailed(
-                f"cannot go back: {error.diag.message_primary}", todo="see the server's log for the whole statement"
-            ) from error
+            raise refusal_of_rows(context, backs, str(error.diag.message_primary)) from error
         except NotYet:
             _catch_up(context, backs)
             raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed, from_postgres
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.ways_back import Reverse
@@ -17,22 +19,29 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import Watch
 
 
-def refusal_of_rows(context: Context, table: TableRow, way: Reverse, why: str) -> StageFailed:
-    """The error that names the rows which the old table does not take, where rows are the reason."""
-    named = refused_rows(context, way)
-    todo = "the new table stays live, and nothing is lost. "
-    if not named:
-        return StageFailed(
-            f"cannot go back: {why}",
-            table=table.qualified,
-            todo=todo + "Undo what changed on it and run revert again, or go on with it (stage cleanup)",
-        )
-    more = " (the first ones)" if len(named) >= NAMED else ""
+def refusal_of_rows(context: Context, backs: Sequence[tuple[TableRow, Reverse]], why: str) -> StageFailed:
+    """The error that names the rows which the old one of these tables does not take, where rows are the reason. What
+    keeps us from finding out which they are hides nothing of `why`."""
+    todo, unseen = "the new table stays live, and nothing is lost. ", ""
+    for table, way in backs:
+        try:
+            named = refused_rows(context, way)
+        except (PgddlError, psycopg.Error) as error:
+            said = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking for these rows")
+            unseen = f"; which rows that is about could not be seen: {said.what}"
+            continue
+        if named:
+            more = " (the first ones)" if len(named) >= NAMED else ""
+            return StageFailed(
+                f"rows that the old table cannot hold{more}: " + "; ".join(named),
+                table=table.qualified,
+                todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key.columns)}) and run revert "
+                "again, or go on with it (stage cleanup)",
+            )
     return StageFailed(
-        f"rows that the old table cannot hold{more}: " + "; ".join(named),
-        table=table.qualified,
-        todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key.columns)}) and run revert again, or "
-        "go on with it (stage cleanup)",
+        f"cannot go back: {why}{unseen}",
+        table=backs[0][0].qualified if len(backs) == 1 else None,
+        todo=todo + "Undo what changed on it and run revert again, or go on with it (stage cleanup)",
     )
 
 
