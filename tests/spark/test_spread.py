@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psutil
 import pytest
 
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay, PgddlError, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.parallel.executor_settings import DEFAULT
 from tests.integration.lifecycle import wait_until
 from tests.spark import work
 
@@ -72,6 +74,29 @@ def test_a_bug_is_not_taken_for_a_user_s_error() -> None:
 
 def test_a_lost_worker_is_made_good_in_local_mode(tmp_path: Path) -> None:
     assert spark.spread(work.die_once, [str(tmp_path / "mark")], workers=1, app="loss") == ["alive"]
+
+
+def test_who_has_not_the_sessions_secret_is_not_listened_to() -> None:
+    """Local mode, too, listens at ports of this machine, where other users may be."""
+    context = spark.begin("closed", 1, DEFAULT)
+    jvm = context._jvm
+    ours = jvm.org.apache.spark
+    port = int(context.getConf().get("spark.driver.port"))
+
+    def knock(authenticate: str) -> None:
+        conf = ours.SparkConf(False).set("spark.rpc.askTimeout", "20s").set("spark.authenticate", authenticate)
+        where = getattr(ours.SecurityManager, "$lessinit$greater$default$3")()
+        security = ours.SecurityManager(conf, jvm.scala.Option.empty(), where)
+        guest = ours.rpc.RpcEnv.create("guest", "127.0.0.1", 0, conf, security, True)
+        try:
+            guest.setupEndpointRef(ours.rpc.RpcAddress("127.0.0.1", port), "HeartbeatReceiver")
+        finally:
+            guest.shutdown()
+
+    knock("true")  # within one JVM the secret is shared
+    with pytest.raises(Exception, match="RuntimeException") as raised:
+        knock("false")
+    assert re.search("SaslMessage|AuthMessage", str(raised.value)), raised.value
 
 
 def test_parts_under_a_snapshot_begin_soon_or_not_at_all(tmp_path: Path) -> None:

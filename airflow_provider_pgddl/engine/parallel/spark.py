@@ -255,6 +255,8 @@ def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, st
         "spark.executorEnv.PYTHONWARNINGS": "ignore::FutureWarning",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        # Its ports are open to every user of this machine. Spark makes the secret itself, anew for each application.
+        "spark.authenticate": "true",
         # defaultJavaOptions, so that what a user gives as extraJavaOptions is added to these and wins.
         "spark.driver.defaultJavaOptions": f"{java} {archive.java_options}" if archive else java,
     }
