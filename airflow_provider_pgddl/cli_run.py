@@ -48,7 +48,7 @@ class Submission:
         self._given = spark_settings.resolved({**pipeline.spark.conf, **_conf(args)}, os.environ)
         self._defaults = spark_settings.defaults(self._env)
         self._around = {**(spark_settings.read(self._defaults) if self._defaults else {}), **self._given}
-        spark_settings.refuse(self._master, self._around, allow_plaintext=pipeline.spark.may_be_read)
+        spark_settings.refuse(self._master, self._around, pipeline.spark.needs)
         self._in_cluster = spark_settings.in_cluster(self._around)
         if not self._in_cluster:
             packing.refuse_other(self._around)

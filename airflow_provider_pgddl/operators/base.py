@@ -254,7 +254,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         hook = self._bare_hook()
         self._given, self._behind = self._settings(pipeline, hook)
         around = {**(spark_settings.read(self._behind) if self._behind else {}), **self._given}
-        spark_settings.refuse(hook.master, around, allow_plaintext=pipeline.spark.may_be_read)
+        spark_settings.refuse(hook.master, around, pipeline.spark.needs)
         self._around = around
         self._in_cluster = hook.in_cluster_mode or (hook.deploy_mode is None and spark_settings.in_cluster(around))
         if self._in_cluster:

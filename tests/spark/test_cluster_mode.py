@@ -90,7 +90,11 @@ def test_a_lifecycle_whose_drivers_are_elsewhere(
     spark = {
         "master": "k8s://https://10.0.0.1:6443",
         "secrets": {"file": str(file)},
-        "conf": {"spark.submit.deployMode": "cluster", "spark.kubernetes.file.upload.path": "s3a://spark/uploads"},
+        "conf": {
+            "spark.submit.deployMode": "cluster",
+            "spark.kubernetes.file.upload.path": "s3a://spark/uploads",
+            "spark.authenticate": True,
+        },
     }
     throttle = {"query": "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 19"}
     move = lifecycle(

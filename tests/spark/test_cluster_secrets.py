@@ -15,18 +15,21 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import _free_port as free_port
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.spark.cluster_pipeline import CHANGES, TABLES, differences, on_cluster, run
+from tests.spark.cluster_pipeline import CHANGES, SECRET, TABLES, differences, on_cluster, run
 from tests.spark.packets import OPEN, Wire
 from tests.spark.password_file import line, write
-from tests.spark.standalone import SMALL, Standalone
+from tests.spark.standalone import ENCRYPTED, SMALL, Standalone
+
+AUTHENTICATED = {"spark.authenticate": "true", "spark.authenticate.secret": f"${{{SECRET}}}"}
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
-def open_cluster() -> Iterator[Standalone]:
-    """Neither authenticated nor encrypted: it is for passwords that do not pass."""
-    with Standalone(workers=2) as cluster:
+def open_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
+    """Authenticated, and not encrypted: it is for passwords that do not pass."""
+    monkeypatch.setenv(SECRET, ENCRYPTED["spark.authenticate.secret"])
+    with Standalone(workers=2, conf={key: ENCRYPTED[key] for key in AUTHENTICATED}) as cluster:
         yield cluster
 
 
@@ -40,7 +43,7 @@ def test_executors_have_passwords_from_their_file_alone(
     passwords = [str(conninfo_to_dict(dsn)["password"]).encode() for dsn in (source_dsn, target_dsn)]
     driver, blocks = free_port(), free_port()
     ports = {"spark.driver.port": driver, "spark.driver.blockManager.port": blocks, "spark.driver.host": "127.0.0.1"}
-    conf = {**OPEN, **SMALL, **ports}
+    conf = {**OPEN, **SMALL, **AUTHENTICATED, **ports}
     said: list[str] = []
 
     def stage(name: str, code: int = 0) -> str:

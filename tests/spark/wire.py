@@ -11,4 +11,4 @@ from tests.spark import work
 if __name__ == "__main__":
     part = {"conninfo": f"host=127.0.0.1 password={os.environ['PGDDL_TEST_WORD']}", "rows": 3}
     for _ in range(3):
-        print(spread(work.rows_of, [part, part], workers=2, app="wire", settings=Settings(allow_plaintext=True)))
+        print(spread(work.rows_of, [part, part], workers=2, app="wire", settings=Settings(needs="nothing")))

@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.cli_run import Submission
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.context import for_executors
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -111,6 +112,10 @@ def test_a_secret_that_no_password_file_holds_is_refused(
     monkeypatch.setenv("PGDDL_TEST_SOURCE", f"{DSNS['source']} {secret}")
     with pytest.raises(UsageError, match="would have to travel"):
         submission("yarn").job("backfill")
+    client = {"spark.submit.deployMode": "client"}
+    ours = submission("yarn", **client)
+    with pytest.raises(UsageError, match=f"the source's {secret[:-2]} would have to travel"):
+        for_executors(ours.pipeline, "source", ours.found["source"])
 
 
 def test_what_hands_out_credentials_here_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,9 +13,11 @@ from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.parallel import spark_settings
 from airflow_provider_pgddl.engine.parallel.executor_slots import unable
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.spark import Needs
 
 HEAD = "spark://head:7077"
 AUTHENTICATED = {"spark.authenticate": "true"}
+ALL_NEEDS: tuple[Needs, ...] = get_args(Needs)
 CRYPTO = {"spark.network.crypto.enabled": "true"}
 
 
@@ -35,22 +38,36 @@ def pipeline(**spark: object) -> dict[str, object]:
     ],
 )
 def test_what_nobody_else_can_read_is_taken(master: str, given: dict[str, str]) -> None:
-    spark_settings.refuse(master, given, allow_plaintext=False)
+    for needs in ALL_NEEDS:
+        spark_settings.refuse(master, given, needs)
 
 
 @pytest.mark.parametrize("master", [HEAD, "yarn", "k8s://https://host", "localhost", "spark://localhost:7077"])
 @pytest.mark.parametrize("given", [{}, AUTHENTICATED, CRYPTO, AUTHENTICATED | {"spark.network.crypto.enabled": "no"}])
 def test_passwords_in_plain_text_are_refused_unless_asked_for(master: str, given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="is not encrypted") as refused:
-        spark_settings.refuse(master, given, allow_plaintext=False)
+        spark_settings.refuse(master, given, load_pipeline(pipeline()).spark.needs)
     assert refused.value.exit_code == 2
-    spark_settings.refuse(master, given, allow_plaintext=True)
+    spark_settings.refuse(master, given, load_pipeline(pipeline(allow_plaintext=True)).spark.needs)
+
+
+@pytest.mark.parametrize("master", [HEAD, "yarn", "k8s://https://host"])
+def test_a_password_file_does_without_encryption_and_keeps_nobody_out(master: str) -> None:
+    """Whoever may speak to the driver or an executor has it run what he sends."""
+    told = load_pipeline(pipeline(secrets={"file": "/etc/pgddl/pgpass"})).spark
+    spark_settings.refuse(master, AUTHENTICATED, told.needs)
+    for given in ({}, CRYPTO, {"spark.authenticate": "false"}):
+        with pytest.raises(UsageError, match="what arrives there is run") as refused:
+            spark_settings.refuse(master, given, told.needs)
+        assert refused.value.exit_code == 2
+    told = load_pipeline(pipeline(secrets={"file": "/etc/pgddl/pgpass"}, allow_plaintext=True)).spark
+    spark_settings.refuse(master, {}, told.needs)
 
 
 @pytest.mark.parametrize(("master", "given"), [("sc://head:15002", {}), ("local", {"spark.remote": "sc://head"})])
 def test_spark_connect_is_refused(master: str, given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="Spark Connect"):
-        spark_settings.refuse(master, given, allow_plaintext=True)
+        spark_settings.refuse(master, given, "nothing")
 
 
 def test_cluster_mode_is_seen_wherever_it_stands(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_no_pipeline_file_turns_one_on() -> None:
 @pytest.mark.parametrize("key", [f"spark.executorEnv.{VARIABLE}", f"spark.yarn.appMasterEnv.{VARIABLE}"])
 def test_no_setting_of_spark_turns_one_on(key: str) -> None:
     with pytest.raises(UsageError, match="no setting turns failpoints on"):
-        spark_settings.refuse("local[2]", {key: "/tmp swap.before_lock=kill"}, allow_plaintext=True)
+        spark_settings.refuse("local[2]", {key: "/tmp swap.before_lock=kill"}, "nothing")
 
 
 def test_the_variable_is_read_from_the_environment_and_nowhere_else() -> None:

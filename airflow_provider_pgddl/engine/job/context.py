@@ -33,6 +33,7 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.rows.window_locks import Replica
 from airflow_provider_pgddl.engine.schema import verdict
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.connections import workers_with_room
@@ -343,13 +344,16 @@ class Context:
     def spark(self) -> Settings:
         """How the stage deals with Spark's executors."""
         told = self.pipeline.spark
-        return Settings(told.wait, told.may_be_read, self.say)
+        return Settings(told.wait, told.needs, self.say)
 
     @cached_property
     def elsewhere(self) -> tuple[str, str]:
         """The connection strings of source and target as executors get them: where these have a password file, without
         a password."""
-        return for_executors(self.pipeline, self.source_dsn), for_executors(self.pipeline, self.target_dsn)
+        return (
+            for_executors(self.pipeline, "source", self.source_dsn),
+            for_executors(self.pipeline, "target", self.target_dsn),
+        )
 
     @property
     def trigger_names(self) -> tuple[str, ...]:
@@ -365,19 +369,26 @@ def workers_to_have(pipeline: Pipeline, source: Session, target: Session, say: C
     return there
 
 
-def for_executors(pipeline: Pipeline, dsn: str) -> str:
-    """A connection string as it passes to executors."""
+def for_executors(pipeline: Pipeline, side: End, dsn: str) -> str:
+    """A connection string as it passes to executors, and to a driver elsewhere. UsageError where they are to have
+    passwords from a file, and it has another secret, for which such a file has no place."""
     file = pipeline.spark.secrets.file
     if file is None:
         return dsn
     parts = {key: value for key, value in conninfo_to_dict(dsn).items() if key != "password"}
+    if secret := [keyword for keyword in SECRET_KEYWORDS if keyword in parts]:
+        raise UsageError(
+            f"the {side}'s {secret[0]} would have to travel to executors, and spark.secrets says that none does",
+            todo="use a password, which stands in the file of spark.secrets; or let connection strings travel as they "
+            "are, in client mode, encrypted and without spark.secrets",
+        )
     return make_conninfo("", **{**parts, "passfile": file})
 
 
 def executor_dsns(job: Job) -> list[tuple[str, str]]:
     """The connection strings of a job as they pass to executors, by side."""
     sides: tuple[End, ...] = ("source",) if job.pipeline.in_place else ("source", "target")
-    return [(side, for_executors(job.pipeline, job.conninfo(side))) for side in sides]
+    return [(side, for_executors(job.pipeline, side, job.conninfo(side))) for side in sides]
 
 
 def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:

@@ -45,7 +45,7 @@ class Checked:
 def run(job: Job) -> Checked:
     """See `preflight.executors`."""
     pipeline = job.pipeline
-    settings = Settings(pipeline.spark.wait, pipeline.spark.may_be_read, lambda text: say("check", text))
+    settings = Settings(pipeline.spark.wait, pipeline.spark.needs, lambda text: say("check", text))
     with (
         connect(job.conninfo("source"), purpose="check", pipeline=pipeline.pipeline) as source,
         connect(job.conninfo("target"), purpose="check", pipeline=pipeline.pipeline) as target,

@@ -21,16 +21,14 @@ from typing import Literal, Self
 
 import psycopg
 from psycopg import Notify
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Identifier
 
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, Unreachable, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, Unreachable
 from airflow_provider_pgddl.engine.job.context import for_executors
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.journal.stage_runs import stage_result
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -56,13 +54,7 @@ VANISHED = (
 def elsewhere(job: Job, found: Mapping[End, str]) -> Job:
     """The job as it travels to a driver elsewhere, known by what it is to do: whoever begins the same again finds that
     driver. UsageError for a connection string with a secret for which a password file has no place."""
-    for side, dsn in found.items():
-        if secret := sorted(({*SECRET_KEYWORDS} - {"password"}) & {*conninfo_to_dict(dsn)}):
-            raise UsageError(
-                f"deploy mode cluster: the {side}'s {secret[0]} would have to travel to the driver",
-                todo="use a password, which stands in the file of spark.secrets, or client mode",
-            )
-    ends: dict[str, str] = {side: for_executors(job.pipeline, dsn) for side, dsn in found.items()}
+    ends: dict[str, str] = {side: for_executors(job.pipeline, side, dsn) for side, dsn in found.items()}
     job = replace(job, watch=None, secrets={}, ends=ends)
     said = {key: value for key, value in job.to_json().items() if key != "id"}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
@@ -106,7 +98,7 @@ def begin_at_once(pipeline: Pipeline, master: str | None, say: Callable[[str], N
     from airflow_provider_pgddl.engine.parallel.spark import begin
 
     told = pipeline.spark
-    begin(f"pgddl {pipeline.pipeline}", pipeline.backfill.workers, Settings(told.wait, told.may_be_read, say))
+    begin(f"pgddl {pipeline.pipeline}", pipeline.backfill.workers, Settings(told.wait, told.needs, say))
 
 
 class Announced:

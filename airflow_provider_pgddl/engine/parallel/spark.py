@@ -188,7 +188,7 @@ def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
         conf = SparkConf(loadDefaults=False)
     master = retrying(conf.get("spark.master", None) or f"local[{workers}]")
     conf.setMaster(master)
-    refuse(master, dict(conf.getAll()), allow_plaintext=settings.allow_plaintext)
+    refuse(master, dict(conf.getAll()), settings.needs)
     conf.setIfMissing("spark.app.name", app)
     # Above this size a function's pickle would travel through a file.
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")

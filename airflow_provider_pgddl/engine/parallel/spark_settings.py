@@ -15,6 +15,7 @@ from pathlib import Path
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.pipeline.endpoint import VARIABLE
+from airflow_provider_pgddl.engine.pipeline.spark import Needs
 
 Conf = Mapping[str, str]
 
@@ -78,7 +79,7 @@ def write(file: Path, conf: Conf, behind: Path | None = None) -> None:
         out.write(before + "".join(lines))
 
 
-def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
+def refuse(master: str, conf: Conf, needs: Needs) -> None:
     """UsageError for a master or settings with which a stage would not run, or would show its passwords."""
     if any(failpoints.VARIABLE in key for key in conf):
         raise UsageError(f"{failpoints.VARIABLE} is for tests, and no setting turns failpoints on", todo="take it out")
@@ -88,13 +89,22 @@ def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
             "work with",
             todo="give the cluster's own master: spark://host:7077, yarn, k8s://…, or local[2]",
         )
-    if not (is_on_this_machine(master) or allow_plaintext or is_encrypted(conf)):
+    if needs == "nothing" or is_on_this_machine(master):
+        return
+    if needs == "authentication" and not is_authenticated(conf):
+        raise UsageError(
+            f"whoever reaches driver or executors of {master} can speak to them, and what arrives there is run",
+            todo="set spark.authenticate and spark.authenticate.secret in spark.conf (docs/how-to/spark.md); "
+            "spark.secrets keeps passwords off the network, and nobody out. Or take the risk: "
+            "spark.allow_plaintext: true",
+        )
+    if needs == "encryption" and not is_encrypted(conf):
         raise UsageError(
             f"what driver and executors of {master} say to one another is not encrypted, and the passwords of both "
             "databases are in it",
             todo="set spark.authenticate, spark.authenticate.secret and spark.network.crypto.enabled in spark.conf "
-            "(docs/how-to/spark.md), keep the passwords in a file on the executors (spark.secrets), or take the risk: "
-            "spark.allow_plaintext: true",
+            "(docs/how-to/spark.md), or the first two, with the passwords in a file there (spark.secrets); or "
+            "take the risk: spark.allow_plaintext: true",
         )
 
 
@@ -163,11 +173,19 @@ def is_on_this_machine(master: str) -> bool:
     return re.match(r"local(\[|$)|local-cluster\[", master) is not None
 
 
+def is_authenticated(conf: Conf) -> bool:
+    """Whether nobody but this application's own processes can join in. YARN and Kubernetes make the secret themselves;
+    it is asked for by the same setting."""
+    return _is_on(conf, "spark.authenticate")
+
+
 def is_encrypted(conf: Conf) -> bool:
-    """Whether nobody but this application's own processes can join in, or read, what they say to one another. YARN and
-    Kubernetes make the secret themselves; it is asked for by the same setting."""
-    on = {key for key, value in conf.items() if value.strip().lower() == _ON}
-    return "spark.authenticate" in on and any(key in on for key in _ENCRYPTIONS)
+    """Whether nobody else can join in, or read, what they say to one another."""
+    return is_authenticated(conf) and any(_is_on(conf, key) for key in _ENCRYPTIONS)
+
+
+def _is_on(conf: Conf, key: str) -> bool:
+    return conf.get(key, "").strip().lower() == _ON
 
 
 def _plain(text: str) -> str:

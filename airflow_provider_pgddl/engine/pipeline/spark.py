@@ -34,12 +34,17 @@ def _spark_settings(given: object) -> object:
     return {key: spark_setting(str(key), value) for key, value in given.items()} if isinstance(given, dict) else given
 
 
+# Encryption is worth nothing without authentication, and stands for both.
+Needs = Literal["encryption", "authentication", "nothing"]
+
+
 class SparkSecrets(Section):
     """Where executors find the passwords of both databases by themselves."""
 
     file: Text | None = None
     """A password file of libpq (.pgpass, mode 0600) that every executor finds there, and a driver that the cluster runs
-    (`spark.submit.deployMode: cluster`, which needs it): then no password passes to them.
+    (`spark.submit.deployMode: cluster`, which needs it): then no password passes to them, and `spark.authenticate` does
+    without encryption.
     """
 
 
@@ -63,12 +68,15 @@ class Spark(Section):
     wait: Seconds = 300.0
     """For how long a stage waits for an executor, before it opens a window and while it has none; then exit code 5."""
     allow_plaintext: Flag = False
-    """On a master that is not local, do without encryption between driver and executors, although the passwords of both
-    databases pass there.
+    """On a master that is not local, do without authentication and encryption between driver and executors, although
+    the passwords of both databases pass there.
     """
     secrets: SparkSecrets = Field(default_factory=SparkSecrets)
 
     @property
-    def may_be_read(self) -> bool:
-        """Whether what driver and executors say to one another may be read by others."""
-        return self.allow_plaintext or self.secrets.file is not None
+    def needs(self) -> Needs:
+        """What the connection between driver and executors has to have: where no password passes others may read along,
+        but not join in, for what arrives is run."""
+        if self.allow_plaintext:
+            return "nothing"
+        return "encryption" if self.secrets.file is None else "authentication"

@@ -111,7 +111,7 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 def _check_executors(job: Job, source: Session, target: Session) -> None:
     """Whether those of a cluster can do the work that is to come: as many as there will be, as each opens a session."""
     told = job.pipeline.spark
-    settings = Settings(told.wait, told.may_be_read, partial(say, job.stage))
+    settings = Settings(told.wait, told.needs, partial(say, job.stage))
     workers = workers_to_have(job.pipeline, source, target, settings.say)
     _, findings = executors(job.pipeline.pipeline, executor_dsns(job), workers, settings)
     refuse(findings)
