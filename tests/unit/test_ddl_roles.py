@@ -1,4 +1,4 @@
-"""Statements without the roles that the target lacks, without secrets, and without CONCURRENTLY."""
+"""Statements without the roles that the target lacks, and without CONCURRENTLY."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_pgddl.engine.apply.concurrently import Work, concurrent_work, plain
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
-from airflow_provider_pgddl.engine.ddl.redact import LEFT_OUT, without_secrets
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -44,24 +43,6 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 )  # fmt: skip
 def test_missing_roles(statement: str, fitted: str | None, missing: list[str]) -> None:
     assert without_missing_roles(statement, {"here"}, "client") == (fitted, missing)
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("CREATE TABLE t (password text)", None),
-        ("CREATE ROLE r PASSWORD 'x'", LEFT_OUT),
-        ("ALTER ROLE r PASSWORD 'x'; CREATE TABLE t (n int)", f"{LEFT_OUT};\nCREATE TABLE t (n int)"),
-        ("CREATE SUBSCRIPTION s CONNECTION 'password=x' PUBLICATION p", LEFT_OUT),
-        ("CREATE SERVER s FOREIGN DATA WRAPPER f OPTIONS (host 'h')", None),
-        ("CREATE SERVER s FOREIGN DATA WRAPPER f OPTIONS (password 'x')", LEFT_OUT),
-        ("DO $$BEGIN EXECUTE 'ALTER ROLE r PASSWORD ''x'''; END$$", LEFT_OUT),
-        ("DO $$BEGIN CREATE TABLE t (password text); END$$", None),
-        ("CREATE ROLE r PASSWORD 'x'; broken", LEFT_OUT),
-    ],
-)
-def test_secrets(text: str, kept: str | None) -> None:
-    assert without_secrets(text) == (text if kept is None else kept)
 
 
 def event(*objects: dict[str, Any]) -> CapturedEvent:

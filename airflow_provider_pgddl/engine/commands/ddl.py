@@ -14,6 +14,7 @@ from typing import Any, Literal
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.events import is_own_schema
+from airflow_provider_pgddl.engine.ddl.redact import lost_without_secrets
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError, no_such_exception
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -303,7 +304,8 @@ def exceptions(pipeline: Pipeline, source_dsn: str, *, resolved: bool = False) -
 def _exceptions(source: Session, pipeline: Pipeline, resolved: bool) -> list[dict[str, Any]]:
     names = ("id", "happened_at", "tag", "role", "sqlstate", "what", "statement", "relation", "resolved_at", "note")
     args = {"pipeline": pipeline.pipeline, "resolved": resolved}
-    return [dict(zip(names, row, strict=True)) for row in source.execute(_Q["exceptions"], args)]
+    rows, in_part = source.execute(_Q["exceptions"], args), bool(pipeline.rows_read)
+    return [lost_without_secrets(dict(zip(names, row, strict=True)), in_part=in_part) for row in rows]
 
 
 def resolve_exception(

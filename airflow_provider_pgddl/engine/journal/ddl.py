@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.decision_json import event_json, kept, without_values_of
 from airflow_provider_pgddl.engine.ddl.parse import dotted_names
-from airflow_provider_pgddl.engine.ddl.redact import without_secrets, without_values
+from airflow_provider_pgddl.engine.ddl.redact import lost_without_secrets, without_secrets
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.ddl_rows import (
     STATUSES,
@@ -108,16 +108,16 @@ class DdlJournal:
     def record_lost(self, lost: Mapping[str, Any], *, in_part: bool = False) -> int | None:
         """A command that the source could not record: nobody can say what it was but a person who looks."""
         relation = next(dotted_names(lost.get("relation") or ""), None)
-        text = without_secrets(lost.get("statement") or "")
+        lost = lost_without_secrets(lost, in_part=in_part)
         event = {"seq": 0, "tag": lost.get("tag") or "unknown", "kind": "unknown", "section": None, "phase": "create",
-                 "statement": without_values(text) if in_part else text, "source": "captured"}  # fmt: skip
+                 "statement": lost["statement"] or "", "source": "captured"}  # fmt: skip
         args = {
             "pipeline": self.pipeline,
             "run": self.run,
             "captured_id": f"exception {lost['id']}",
             "event": Jsonb(event),
             "statement": event["statement"],
-            "rule": f"exception {lost['id']} on the source: {lost.get('what')}",
+            "rule": f"exception {lost['id']} on the source: {lost['what']}",
             "captured": Jsonb({key: as_text(value) for key, value in lost.items()} | {"statement": event["statement"]}),
             "touches": Jsonb([relation] if relation else []),
         }
