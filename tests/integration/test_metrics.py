@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 from prometheus_client import parser
 
-from airflow_provider_pgddl.engine.commands import metrics
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import metrics, view
 from airflow_provider_pgddl.engine.errors import Unreachable
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.journal.schema import GateResult, SchemaJournal
@@ -130,6 +131,26 @@ def test_what_the_journal_counts_is_told(move: Lifecycle) -> None:
     assert added("pgddl_schema_validations_total", result="fail_unsafe") == 2
     assert added("pgddl_schema_validation_duration_seconds_count") == 2
     assert added("pgddl_schema_validation_duration_seconds_sum") == 0.75
+
+
+def test_a_finished_run_alerts_nobody_of_what_it_has_left(move: Lifecycle) -> None:
+    """A way back that is given up is finished without having cut over."""
+    move.run_all(until="replay")
+    execute(move.target, "UPDATE pgddl.pipelines SET verify_needed = 'the source has lost commits'")
+    execute(move.source, "ALTER TABLE shop.users ALTER COLUMN id TYPE bigint")
+    with connect(move.target, purpose="test") as conn:
+        SchemaJournal(conn, move.name).record(("shop", "users"), "mismatch", [PHONE])
+    found = scraped(move)
+    assert value(found, "pgddl_lag_seconds") is not None
+    assert (value(found, "pgddl_schema_status", table="users"), value(found, "pgddl_verify_needed")) == (0, 1)
+    assert [r.table for r in stages.gate(load_pipeline(move.content), move.source, move.target)]
+
+    execute(move.target, "UPDATE pgddl.pipelines SET finished_at = now()")
+    found = scraped(move)
+    assert value(found, "pgddl_lag_seconds") is value(found, "pgddl_lag_bytes") is None
+    assert (value(found, "pgddl_schema_status", table="users"), value(found, "pgddl_verify_needed")) == (1, 0)
+    assert stages.gate(load_pipeline(move.content), move.source, move.target) == []
+    assert view.view(move.name, move.target)["boxes"] == []
 
 
 def test_a_table_that_waits_behind_ddl_is_blocked(move: Lifecycle) -> None:

@@ -91,7 +91,7 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     progress = {(t.schema, t.name): now["tables"][t.qualified] for t in tables if t.qualified in now["tables"]}
     # A table may also wait behind DDL, which has no verdict; it may be one that this DDL would have made.
     names = {".".join(t): t for t in (*verdicts, *progress)}
-    stopped = {t for t, row in verdicts.items() if row.status == "mismatch"}
+    stopped = {t for t, row in verdicts.items() if row.status == "mismatch" and now["state"] != "finished"}
     stopped |= {names.get(table) or _split(table) for table in blocked}
     matches = {t: t not in stopped for t in sorted({*verdicts, *stopped})}
     waited = now["longest_wait"]["ms"] / 1000 if now["longest_wait"] else None

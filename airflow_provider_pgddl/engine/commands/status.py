@@ -49,7 +49,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "changes_since_cut_over": _since_cut_over(pipeline, source, row, changes),
             "reverted_at": row.reverted_at,
             "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
-            "verify_needed": row.verify_needed,
+            "verify_needed": None if row.finished_at else row.verify_needed,
             "control": control_status(Control(target, name)),
             "stages": {
                 s.stage: {
@@ -73,11 +73,11 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             },
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": asdict(journal.windows.summary(row.run)),
-            "lag": None if row.cut_over_at else _lag(journal, source, row.run),
+            "lag": None if row.cut_over_at or row.finished_at else _lag(journal, source, row.run),
             "retained_wal_bytes": _retained_wal(pipeline, source),
             "longest_wait": asdict(longest) if longest else None,
             "schema": _verdicts(journal),
-            "mismatches": journal.blocked_tables.mismatches(),
+            "mismatches": {} if row.finished_at else journal.blocked_tables.mismatches(),
         }
 
 

@@ -137,7 +137,7 @@ def _view(target: Session, pipeline: str) -> dict[str, Any]:
     if row is None:
         return {"pipeline": pipeline, "state": NOT_SET_UP}
     tables = journal.tables.of(row.run)
-    stuck, verdicts = journal.blocked_tables.by_ddl(), journal.schema.statuses()
+    stuck, verdicts = ({}, {}) if row.finished_at else (journal.blocked_tables.by_ddl(), journal.schema.statuses())
     boxes: dict[str, tuple[datetime | None, list[SchemaFinding]]]
     boxes = {".".join(name): (s.since, list(s.findings)) for name, s in verdicts.items() if s.status == "mismatch"}
     for name, findings in stuck.items():
@@ -154,7 +154,7 @@ def _view(target: Session, pipeline: str) -> dict[str, Any]:
         "job": row.job,
         "cut_over_at": row.cut_over_at,
         "finished_at": row.finished_at,
-        "verify_needed": row.verify_needed,
+        "verify_needed": None if row.finished_at else row.verify_needed,
         "control": control_status(Control(target, pipeline)),
         "stages": _stages(journal.stage_runs.latest(row.run)),
         "tables": told,

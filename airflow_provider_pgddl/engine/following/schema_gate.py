@@ -70,7 +70,7 @@ def gate(
     catalogs now; the gate is open where none of the reports is a mismatch.
 
     What was blocked and is right again is recorded as compatible. Nothing is judged before
-    setup, which is UsageError where it is `required` to have been there, or after the swap.
+    setup, which is UsageError where it is `required` to have been there, after the swap, or in a run that is finished.
     `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
     `fence`: of a run that looks beside its work, and records nothing once it is not the newest.
     `behind`: the stages that wait for this gate. What the next of them settles by itself does not close it: a gate that
@@ -83,7 +83,7 @@ def gate(
     ):
         journal = Journal(target, name)
         row = journal.row() if required else journal.find()
-        if row is None or row.cut_over_at is not None:
+        if row is None or row.cut_over_at is not None or row.finished_at is not None:
             return []
         rows = journal.tables.of(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows}, fence)
