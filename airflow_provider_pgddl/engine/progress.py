@@ -16,8 +16,10 @@ _last_line = SimpleNamespace(at=0.0)
 
 
 def say(stage: str, text: str) -> None:
-    """One line of progress. Each starts with `pgddl <stage>:`, which is how the demo and people find them."""
+    """One line of progress. Each starts with `pgddl <stage>:`, which is how the demo and people find them; what `text`
+    has behind a line break, which names may have, is set in, and is no line of its own."""
     _last_line.at = time.monotonic()
+    text = "\n  ".join(text.splitlines())
     print(f"pgddl {stage}: {text}", flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
 
 # From SIGTERM to SIGKILL: Airflow's supervisor gives a task five seconds before it kills the task itself.
 LAST_WORDS = 3.0
+# The whole line as we say it: a table may be called as part of one.
+_PAGE = re.compile(rf"pgddl \w+: {re.escape(PAGE)}(https?://\S+)")
 NOT_FOUND = "yarn"  # the Spark provider's master where it finds no connection
 
 
@@ -76,8 +79,8 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
 
     def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
-            if self.on_spark_page is not None and (url := str(line).partition(PAGE)[2].strip()):
-                self.on_spark_page(url)
+            if self.on_spark_page is not None and (found := _PAGE.fullmatch(str(line).rstrip())):
+                self.on_spark_page(found[1])
             yield line
 
     def end_family(self) -> None:

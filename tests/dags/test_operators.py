@@ -216,6 +216,10 @@ def test_a_running_task_links_to_sparks_page(monkeypatch: pytest.MonkeyPatch) ->
     hook.on_spark_page = partial(show_spark, {"ti": SimpleNamespace(xcom_push=pushed.__setitem__)})
     hook._process_spark_submit_log(iter(["starting\n"]))
     assert pushed == {}
+    for name in (f"pgddl backfill: {PAGE}x.t is done", f"pgddl backfill: a.{PAGE}http://elsewhere/", f"{PAGE}http://elsewhere/",
+                 f"pgddl backfill: {PAGE}javascript:x", f"  pgddl backfill: {PAGE}http://elsewhere/"):  # fmt: skip
+        hook._process_spark_submit_log(iter([f"{name}\n"]))
+    assert pushed == {}  # what tables may be called
     hook._process_spark_submit_log(iter([f"pgddl backfill: {PAGE}http://driver:4040\n", "pgddl backfill: done\n"]))
     (link,) = (link for link in task.operator_extra_links if link.name == "Spark")
     assert pushed == {link.xcom_key: "http://driver:4040"}

@@ -38,3 +38,10 @@ def test_a_line_whose_session_was_ended_is_left_out(
 )  # fmt: skip
 def test_an_amount_has_three_digits_and_a_unit(value: float, told: str) -> None:
     assert progress.amount(value) == told
+
+
+def test_what_stands_behind_a_line_break_is_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names may have them, and what reads our lines goes by how they begin."""
+    progress.say("backfill", "shop.a\rpgddl backfill: b\r\npgddl backfill: done is blocked\nby c")
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "pgddl backfill: shop.a" and all(line.startswith("  ") for line in others) and len(others) == 3
