@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
+from airflow_provider_pgddl.retrying import give_up
 
 FIELD = "pgddl"
 """Of a serialized task: JSON, as Airflow reads no dict there back."""
 
 
+LEFT_OUT = "(left out, as it cannot be read or holds a secret)"
+
+
 class Described:
-    """A task with a `pipeline`, before its class of Airflow's: it is serialized with what it says of that."""
+    """A task with a `pipeline`, before its class of Airflow's: it is serialized with what it says of that, and keeps
+    secrets out of what is rendered."""
+
+    pipeline: Any
 
     @property
     def pgddl(self) -> str | None:
@@ -28,6 +35,18 @@ class Described:
     def get_serialized_fields(cls) -> frozenset[str]:
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[misc]
         return frozenset(fields) | {FIELD}
+
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+        """A mapped task is rendered by this alone. What is rendered is sent to Airflow's database next, so a secret
+        in it is refused here, and is in the field no more: a task that has failed may be sent as well."""
+        super()._do_render_template_fields(parent, *args, **kwargs)  # type: ignore[misc]
+        if parent is not self:
+            return
+        try:
+            refuse_literal_secrets(self.pipeline)
+        except PgddlError as error:
+            self.pipeline = LEFT_OUT
+            give_up(error)
 
 
 def describe(task: Any) -> dict[str, Any] | None:

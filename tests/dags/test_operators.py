@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jinja2
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Connection, ExceptionRetryPolicy, RetryAction, RetryDecision
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 from airflow.serialization.serialized_objects import DagSerialization
 from psycopg.conninfo import conninfo_to_dict
 
@@ -35,7 +37,7 @@ from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.links import show_spark
-from airflow_provider_pgddl.operators.approval import ddl_body
+from airflow_provider_pgddl.operators.approval import PgddlDdlApproval, ddl_body
 from airflow_provider_pgddl.operators.base import PgddlOperator, small
 from airflow_provider_pgddl.operators.hook import PrivateEnvHook
 from airflow_provider_pgddl.operators.stages import (
@@ -240,6 +242,44 @@ def test_a_literal_password_is_refused_before_airflow_keeps_it(make: Any) -> Non
             make(task_id="stage", pipeline=pipeline)
         assert "hush" not in str(caught.value)
     make(task_id="stage", pipeline={**SHOP, "source": {"dsn": "{{ var.value.shop_dsn }}"}})
+
+
+class Secrets:
+    """Some place that templates can read."""
+
+    dsn = "host=db password=hush-hush"
+
+    @staticmethod
+    def yaml() -> str:
+        return "pipeline: shop\nsource: {dsn: postgresql://u:hush-hush@db/shop}\n"
+
+
+@pytest.mark.parametrize("make", [*STAGE_OPERATORS.values(), PgddlSchemaSensor, PgddlDdlApproval])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        {**SHOP, "source": {"dsn": "{{ secrets.dsn }}"}},
+        "pipeline: shop\nsource: {dsn: '{{ secrets.dsn }}'}\n",
+        "{{ secrets.yaml() }}",
+        "{{ secrets.yaml() }}: [",
+    ],
+)
+def test_a_password_that_a_template_brings_is_refused_before_airflow_has_it(make: Any, pipeline: Any) -> None:
+    task = make(task_id="stage", pipeline=pipeline)
+    with pytest.raises(AirflowFailException) as caught:
+        task.render_template_fields({"secrets": Secrets}, jinja2.Environment())
+    assert "hush" not in str(caught.value) + str(_serialize_rendered_fields(task))
+
+
+def test_so_it_is_where_the_task_is_mapped() -> None:
+    with DAG("d") as dag:
+        text = "pipeline: shop\nsource: {dsn: '{{ secrets.dsn }}'}\n"
+        PgddlBackfillOperator.partial(task_id="backfill", pipeline=text).expand(tables=[["shop.a"]])
+    context: Any = {"secrets": Secrets, "ti": SimpleNamespace(map_index=0), "params": {}, "dag": dag}
+    context["dag_run"] = SimpleNamespace(conf={})
+    with pytest.raises(AirflowFailException):
+        dag.get_task("backfill").render_template_fields(context, jinja2.Environment())
+    assert "hush" not in str(_serialize_rendered_fields(context["task"]))
 
 
 def test_tables_can_be_mapped() -> None:
