@@ -194,7 +194,7 @@ NAMES: Mapping[str, str] = {
     "swap.before_names_commit": "Indexes of partitions get the names that they have on the source.",
     "swap.before_mark_commit": "A replica identity, or the index of CLUSTER, becomes the source's.",
     "swap.before_old_schemas_commit": "In place: where the old tables go is made.",
-    "swap.before_partitions_commit": "In place: partitions are made in advance and move to their place.",
+    "swap.before_partitions_commit": "In place: partitions are made in advance.",
     "swap.after_schema_look": "In place: the schema is looked at; the last windows, and the locks, are to come.",
     "swap.before_way_back_stop_commit": "In place: the log that a killed swap made of a copy is dropped.",
     "swap.before_lock": "In place: all is ready, and nobody waits yet.",

@@ -26,6 +26,8 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("partition_cells")
 # From here on a partitioned table takes a foreign key that is NOT VALID.
 NOT_VALID_KEYS = 180_000
+# From here on a publication can name a schema.
+PUBLISHED_SCHEMAS = 150_000
 
 
 class Shaper:
@@ -108,8 +110,7 @@ def _text(value: str | int) -> str:
 
 def prepare(context: Context, tables: Sequence[TableRow]) -> None:
     """Before the swap: partitions from the oldest row to `ahead` beyond the newest and today, whatever became of both
-    since the snapshot; all that a partition does not take from its table; and they move to their place, where nothing
-    but the copy knows of them, so that nobody has to wait for that."""
+    since the snapshot; and all that a partition does not take from its table, so that nobody has to wait for that."""
     for table in tables:
         plan = table.plan
         if plan.split is None:
@@ -125,7 +126,8 @@ def prepare(context: Context, tables: Sequence[TableRow]) -> None:
         with context.fenced("swap.before_partitions_commit", table):
             made = [name for cell in cells for name in _make_beside_default(context, table, cell)]
             partition_cells.dress(context.target, plan)
-            _move_partitions(context.target, table, (plan.copy_schema, plan.copy_name))
+            # An older version had moved them before the swap's transaction.
+            _move_partitions(context.target, (plan.copy_schema, plan.copy_name), plan.copy_schema)
             _own_partitions(context.target, table, (plan.copy_schema, plan.copy_name))
         if made:
             context.say(f"{table.qualified}: {len(made)} more partitions, up to {made[-1]}")
@@ -144,10 +146,24 @@ def _make_beside_default(context: Context, table: TableRow, cell: Cell) -> list[
 # --- the swap ---------------------------------------------------------------------------------------------------------
 
 
+def move_ahead(conn: Session, tables: Sequence[TableRow]) -> None:
+    """In the swap's transaction before anybody waits for it: nobody but a copy knows of its partitions. Where their
+    schema is published they move with their table, or what is drained into them would be told under their names."""
+    for table in tables:
+        if table.plan.split is not None and not _is_published(conn, table.schema):
+            _move_partitions(conn, (table.plan.copy_schema, table.plan.copy_name), table.schema)
+
+
+def _is_published(conn: Session, schema: str) -> bool:
+    if conn.info.server_version < PUBLISHED_SCHEMAS:
+        return False
+    return conn.execute(_Q["schema_is_published"], [schema]).fetchone() is not None
+
+
 def move(conn: Session, table: TableRow) -> None:
-    """The partitions that came since `prepare`; `table` is the new one already."""
+    """The partitions that are not there yet; `table` is the new one already."""
     if table.plan.split is not None:
-        _move_partitions(conn, table, (table.schema, table.name))
+        _move_partitions(conn, (table.schema, table.name), table.schema)
 
 
 def own(conn: Session, tables: Sequence[TableRow]) -> None:
@@ -156,13 +172,12 @@ def own(conn: Session, tables: Sequence[TableRow]) -> None:
             _own_partitions(conn, table, (table.schema, table.name))
 
 
-def _move_partitions(conn: Session, table: TableRow, root: Name) -> None:
-    """SET SCHEMA takes no partitions along (C21)."""
-    home = sql.Identifier(table.schema)
+def _move_partitions(conn: Session, root: Name, home: str) -> None:
+    """SET SCHEMA of their table takes no partitions along (C21)."""
     moves = [
-        sql.SQL("ALTER TABLE {} SET SCHEMA {};").format(sql.Identifier(schema, name), home)
+        sql.SQL("ALTER TABLE {} SET SCHEMA {};").format(sql.Identifier(schema, name), sql.Identifier(home))
         for _, schema, name, _ in conn.execute(_Q["partitions"], root).fetchall()
-        if schema != table.schema
+        if schema != home
     ]
     if moves:
         conn.execute(sql.SQL(" ").join(moves))

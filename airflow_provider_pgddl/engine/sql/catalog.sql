@@ -247,10 +247,13 @@ FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid < 10000
 
 -- name: strong_locks_outside
--- Relations of users, outside our own schemas, that this transaction holds more on than a reader's or a row locker's lock.
+-- Relations of users, outside our own schemas, that this transaction holds more on than a reader's or a row locker's lock. A partition
+-- is where its root is: of a copy, an older version had moved them before it.
 SELECT n.nspname, c.relname
 FROM pg_catalog.pg_locks l
-JOIN pg_catalog.pg_class c ON c.oid = l.relation
+LEFT JOIN pg_catalog.pg_index x ON x.indexrelid = l.relation
+JOIN pg_catalog.pg_class c
+    ON c.oid = coalesce(pg_catalog.pg_partition_root(coalesce(x.indrelid, l.relation)), x.indrelid, l.relation)
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())

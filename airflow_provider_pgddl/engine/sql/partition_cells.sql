@@ -71,6 +71,10 @@ FROM (SELECT (SELECT min(r.v) FROM ({rows}) r(v) WHERE {finite}) AS low, (SELECT
 -- name: is_empty
 SELECT NOT EXISTS (SELECT FROM {partition})
 
+-- name: schema_is_published
+SELECT FROM pg_catalog.pg_publication_namespace p JOIN pg_catalog.pg_namespace n ON n.oid = p.pnnspid
+WHERE n.nspname = %s LIMIT 1
+
 -- name: owners
 -- Partitions with the owner of the live table, whether that is not theirs, and who else was granted something by default.
 SELECT ln.nspname, l.relname, r.rolname, l.relowner <> r.oid,

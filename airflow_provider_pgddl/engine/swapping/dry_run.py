@@ -86,15 +86,17 @@ class Notes:
         return NotingCursor
 
     def take(self, statement: str, status: str, began: float) -> None:
-        ms, new = (time.monotonic() - began) * 1000, dict[str, str]()
+        ms, new, strong = (time.monotonic() - began) * 1000, dict[str, str](), list[int]()
         for oid, relation, held in psycopg.Cursor(self._conn).execute(_Q["locks"]):
             mode = _in_words(held)
             place = MODES.index(mode)
             if place > self._held.get(oid, 0):
                 self._held[oid], new[relation] = place, mode
-                nobodys = relation.lstrip('"').startswith("pgddl_")  # a copy, which no writer meets
-                if place >= _WRITERS_WAIT and self._locked_at is None and not nobodys:
-                    self._locked_at = began
+                if place >= _WRITERS_WAIT:
+                    strong.append(oid)
+        if strong and self._locked_at is None:
+            if psycopg.Cursor(self._conn).execute(_Q["met_by_writers"], [strong]).fetchone() == (True,):
+                self._locked_at = began
         if new or not status.startswith("SELECT"):
             locks = tuple(sorted(new.items()))
             bookkeeping = not locks and status.startswith(("INSERT", "UPDATE", "DELETE"))

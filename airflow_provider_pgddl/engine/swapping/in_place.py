@@ -181,6 +181,7 @@ def _exchange(
         lease.check(conn, context.fence())
     with writers_wait(later=True) as from_here, rehearsed(context, conn, conn.transaction()):
         lock_unseen(conn, unseen, context.pipeline.swap.lock_timeout)
+        partition_by.move_ahead(conn, [t for t in tables if t.oid not in written])
         from_here()
         with watch(conn):
             failpoint("swap.before_lock", conn)
