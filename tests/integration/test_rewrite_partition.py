@@ -331,6 +331,9 @@ REFUSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "cluster": ("ALTER TABLE t CLUSTER ON t_pkey", "CLUSTER ON t_pkey", (16, 18)),
     "transition tables": (ROW_TRIGGER, "transition tables", (16, 18)),
     "not valid": (NOT_VALID, "fk is NOT VALID", (16,)),
+    "published columns": (
+        "CREATE TABLE \"O\" (id integer PRIMARY KEY); CREATE PUBLICATION \"P\" FOR TABLE \"O\" (id), t (id, no) WHERE (id > 0)"
+        " WITH (publish = 'insert, delete', publish_via_partition_root = true)", "publication \"P\" lists", (16, 18)),
     "name": ("CREATE TABLE t_p2026_11 (x integer)", "t_p2026_11 has a name", (16, 18)),
     "index's name": ("CREATE TABLE x (x integer); CREATE INDEX t_p2030_01_at_idx ON x (x)", "has a name", (16, 18)),
     "type's name": ("CREATE TYPE t_default AS ENUM ()", "t_default has a name", (16, 18)),
@@ -519,6 +522,30 @@ def publishing(dsn: str, publication: str) -> Iterator[Callable[[], set[tuple[st
         yield published
     finally:
         execute(dsn, f"SELECT pg_drop_replication_slot('{name}')")
+
+
+def test_a_publication_that_lists_columns_lists_the_partition_key_by_the_swap(
+    dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """The key that the table is known by has taken it in: every UPDATE would fail."""
+    execute(
+        dsn,
+        "CREATE TABLE t (id integer PRIMARY KEY, at date NOT NULL, no integer);"
+        "INSERT INTO t VALUES (1, current_date, 1);"
+        "CREATE PUBLICATION inserts FOR TABLE t (id) WITH (publish = 'insert', publish_via_partition_root = true);"
+        "CREATE PUBLICATION whole FOR TABLE t WITH (publish_via_partition_root = true)",
+    )
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": {"column": "at", "range": "year"}}}, **SMALL)
+    move.run_all(until="verify")
+    execute(dsn, "CREATE PUBLICATION p FOR TABLE t (id, no) WITH (publish_via_partition_root = true)")
+    refused = move.refused("swap", PreflightRefused)
+    fix = "ALTER PUBLICATION p SET TABLE ONLY public.t (id, no, at);"
+    assert fix in refused.what
+    assert "1 problem" in refused.what
+    execute(dsn, "DROP PUBLICATION whole")
+    execute(dsn, fix)
+    move.run("swap")
+    execute(dsn, "UPDATE t SET no = 2; DELETE FROM t")
 
 
 def test_reset_after_the_partitions_have_moved_leaves_the_live_table_as_it_was(

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 
+PUBLISHED = "in place: it has happened already, and the swap reads from the catalog what publishes a table"
 ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
 
 
@@ -42,6 +43,8 @@ def due(context: Context, decision: Decision, tables: Mapping[Name, TableRow]) -
         return replace(decision, verdict="apply", statements=drop_statistics_of_copies(gone))
     if decision.verdict != "apply":
         return decision
+    if context.in_place and decision.event["tag"].endswith(" PUBLICATION"):
+        return decision.skipped(PUBLISHED)
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return decision.skipped(ELSEWHERE)

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("partition_by")
 CODE = "partition_by"
+COLUMN_LISTS = 150_000  # from here on publications can list columns
 
 
 def partition_findings(
@@ -123,6 +124,12 @@ class _Check:
                 f"{drop}\n-- or one with {column} in it, or partition by a column of it",
             )
         server = self.conn.info.server_version
+        for publication, fix in self.rows("listed_columns", attnum=attnum) if server >= COLUMN_LISTS else ():
+            yield self.error(
+                f"publication {written(publication)} lists its columns without {shown}, which is in its key then: every "
+                "UPDATE and DELETE would fail",
+                f"{fix}  -- once its subscribers have the column",
+            )
         for name, equal in self.rows("exclusions", attnum=attnum):
             if server < 170_000 or not equal:
                 why = "before Postgres 17" if server < 170_000 else f"without {shown} WITH ="

@@ -65,6 +65,27 @@ WHERE NOT p.pubviaroot AND p.pubname !~ '^pgddl_'
        OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s))
 ORDER BY 1
 
+-- name: listed_columns
+-- From 15 on: publications of UPDATE or DELETE that list the table's columns without this one, where rows are known by the primary
+-- key, which takes it in; each with all its tables as SQL that lists it too. None with a list has a schema.
+SELECT p.pubname::text, pg_catalog.format('ALTER PUBLICATION %%I SET TABLE %%s;', p.pubname, (
+    SELECT pg_catalog.string_agg(pg_catalog.concat(pg_catalog.format('ONLY %%I.%%I', n.nspname, c.relname),
+        (SELECT ' (' || pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY u.no) || ')'
+         FROM pg_catalog.unnest(CASE WHEN m.oid = r.oid THEN m.prattrs::int2[] || %(attnum)s::int2 ELSE m.prattrs::int2[] END)
+              WITH ORDINALITY u(attnum, no)
+         JOIN pg_catalog.pg_attribute a ON a.attrelid = m.prrelid AND a.attnum = u.attnum),
+        ' WHERE (' || pg_catalog.pg_get_expr(m.prqual, m.prrelid) || ')'), ', ' ORDER BY n.nspname, c.relname)
+    FROM pg_catalog.pg_publication_rel m
+    JOIN pg_catalog.pg_class c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE m.prpubid = p.oid))
+FROM pg_catalog.pg_publication_rel r
+JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+JOIN pg_catalog.pg_class t ON t.oid = r.prrelid
+JOIN pg_catalog.pg_index i ON i.indrelid = t.oid AND i.indisprimary AND (t.relreplident = 'd' OR t.relreplident = 'i' AND i.indisreplident)
+WHERE r.prrelid = %(oid)s AND p.pubname !~ '^pgddl_' AND NOT %(attnum)s = ANY (r.prattrs::int2[])
+  AND NOT %(attnum)s = ANY (i.indkey::int2[])
+ORDER BY 1
+
 -- name: taken
 -- Relations and types whose names a partition, or an index of one, could get; but for those of the copy's own partitions.
 WITH home AS (
