@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("partition_by")
 CODE = "partition_by"
+MOVES_AS_UPDATES = 150_000  # from here on foreign keys take a row that moves between partitions for one that is updated
 COLUMN_LISTS = 150_000  # from here on publications can list columns
 
 
@@ -137,10 +138,17 @@ class _Check:
                     f"its exclusion constraint {written(name)} cannot be kept {why}",
                     f"{self.alter} DROP CONSTRAINT {self.quote(name)};",
                 )
-        for name, referring, definition in self.rows("referring", attnum=attnum):
+        for name, referring, definition, with_column, follows in self.rows("referring", attnum=attnum):
+            drop = f"ALTER TABLE {referring} DROP CONSTRAINT {self.quote(name)};"
+            refers = f"{referring} refers to it by {definition} ({written(name)})"
+            if not with_column:
+                yield self.error(f"{refers}, and its key alone is unique no more", drop)
+            elif follows and server < MOVES_AS_UPDATES:
+                moved = "to another partition, which is a DELETE to the foreign key before Postgres 15"
+                yield self.error(f"{refers}, which acts where an UPDATE moves a row {moved}", drop)
+        for name, why, action in self.rows("unpartitionable", attnum=attnum):
             yield self.error(
-                f"{referring} refers to it by {definition} ({written(name)}), and its key alone is unique no more",
-                f"ALTER TABLE {referring} DROP CONSTRAINT {self.quote(name)};",
+                f"its constraint {written(name)} is {why}", f"{self.alter} {action.replace('%s', self.quote(name))};"
             )
         if server < 180_000:
             for (name,) in self.rows("not_valid"):
@@ -156,17 +164,23 @@ class _Check:
                 f"it is marked for CLUSTER ON {written(index)}, which a partitioned table cannot be",
                 f"{self.alter} SET WITHOUT CLUSTER;",
             )
-        for name, transition in self.rows("triggers"):
+        triggers = self.rows("triggers")
+        for name, transition, before in triggers:
             if transition:
                 yield self.error(
                     f"its row trigger {written(name)} has transition tables",
                     f"DROP TRIGGER {self.quote(name)} ON {self.quote(*self.table)};  -- or make it FOR EACH STATEMENT",
                 )
-            else:
+            elif before:
                 yield self.warning(
                     f"its trigger {written(name)} fires before a row is written: if it changes "
                     f"{written(self.column)} so that the row belongs to another partition, the write fails"
                 )
+        if fire := ", ".join(written(name) for name, transition, _ in triggers if not transition):
+            yield self.warning(
+                f"an UPDATE of {written(self.column)} that moves a row to another partition is a DELETE and an INSERT to "
+                f"its row triggers, and no UPDATE to those that fire after it: {fire}",
+            )
         for (publication,) in self.rows("publications"):
             yield self.error(
                 f"publication {written(publication)} would publish its partitions under their own names",

@@ -34,27 +34,38 @@ SELECT k.conname, EXISTS (SELECT FROM unnest(k.conkey, k.conexclop) e(attnum, op
 FROM pg_catalog.pg_constraint k WHERE k.conrelid = %(oid)s AND k.contype = 'x' ORDER BY 1
 
 -- name: referring
--- Foreign keys to the table that do not refer to the column too.
-SELECT k.conname, pg_catalog.format('%%I.%%I', n.nspname, r.relname), pg_catalog.pg_get_constraintdef(k.oid)
+-- Foreign keys to the table: whether they refer to the column too, and whether rows that refer go, or change, with a deleted one.
+SELECT k.conname, pg_catalog.format('%%I.%%I', n.nspname, r.relname), pg_catalog.pg_get_constraintdef(k.oid),
+       %(attnum)s = ANY(k.confkey), k.confdeltype IN ('c', 'n', 'd')
 FROM pg_catalog.pg_constraint k
 JOIN pg_catalog.pg_class r ON r.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
-WHERE k.confrelid = %(oid)s AND k.contype = 'f' AND k.conparentid = 0 AND NOT %(attnum)s = ANY(k.confkey)
+WHERE k.confrelid = %(oid)s AND k.contype = 'f' AND k.conparentid = 0
 ORDER BY 2, 1
 
 -- name: not_valid
 SELECT k.conname FROM pg_catalog.pg_constraint k
 WHERE k.conrelid = %(oid)s AND k.contype = 'f' AND NOT k.convalidated ORDER BY 1
 
+-- name: unpartitionable
+-- Constraints that no partitioned table has, or not with the column in them: name, why, how it is put right.
+SELECT k.conname, 'NO INHERIT', CASE k.contype WHEN 'n' THEN 'ALTER CONSTRAINT %%s INHERIT' ELSE 'DROP CONSTRAINT %%s' END
+FROM pg_catalog.pg_constraint k WHERE k.conrelid = %(oid)s AND k.contype IN ('c', 'n') AND k.connoinherit
+UNION ALL
+SELECT k.conname, 'WITHOUT OVERLAPS, and the partition key would be its last column', 'DROP CONSTRAINT %%s'
+FROM pg_catalog.pg_constraint k
+WHERE k.conrelid = %(oid)s AND k.contype = 'p' AND NOT %(attnum)s = ANY (k.conkey)
+  AND (pg_catalog.to_jsonb(k) ->> 'conperiod')::boolean  -- from 18 on
+ORDER BY 1
+
 -- name: clustered
 SELECT x.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
 WHERE i.indrelid = %(oid)s AND i.indisclustered
 
 -- name: triggers
--- Row triggers: those with transition tables, and those before a row is written.
-SELECT g.tgname, g.tgoldtable IS NOT NULL OR g.tgnewtable IS NOT NULL
+-- Row triggers: whether they have transition tables, and whether they fire before a row is written.
+SELECT g.tgname, g.tgoldtable IS NOT NULL OR g.tgnewtable IS NOT NULL, g.tgtype & 2 = 2 AND g.tgtype & 20 <> 0
 FROM pg_catalog.pg_trigger g
 WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal AND g.tgname !~ '^pgddl_' AND g.tgtype & 1 = 1
-  AND (g.tgoldtable IS NOT NULL OR g.tgnewtable IS NOT NULL OR g.tgtype & 2 = 2 AND g.tgtype & 20 <> 0)
 ORDER BY 1
 
 -- name: publications
