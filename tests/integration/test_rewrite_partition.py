@@ -316,6 +316,12 @@ NOT_VALID = """
 CREATE TABLE o (id integer PRIMARY KEY); ALTER TABLE t ADD CONSTRAINT fk FOREIGN KEY (no) REFERENCES o NOT VALID
 """
 
+LISTED = """
+CREATE TABLE "O" (id integer PRIMARY KEY);
+CREATE PUBLICATION "P" FOR TABLE "O" (id), t (id, no) WHERE (id > 0)
+WITH (publish = 'insert, delete', publish_via_partition_root = true)
+"""
+
 # A statement that stands in the way, the words that say so, and the servers on which it does.
 REFUSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "nullable": ("ALTER TABLE t ALTER COLUMN at DROP NOT NULL", "may be NULL", (16, 18)),
@@ -331,9 +337,7 @@ REFUSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "cluster": ("ALTER TABLE t CLUSTER ON t_pkey", "CLUSTER ON t_pkey", (16, 18)),
     "transition tables": (ROW_TRIGGER, "transition tables", (16, 18)),
     "not valid": (NOT_VALID, "fk is NOT VALID", (16,)),
-    "published columns": (
-        "CREATE TABLE \"O\" (id integer PRIMARY KEY); CREATE PUBLICATION \"P\" FOR TABLE \"O\" (id), t (id, no) WHERE (id > 0)"
-        " WITH (publish = 'insert, delete', publish_via_partition_root = true)", "publication \"P\" lists", (16, 18)),
+    "published columns": (LISTED, 'publication "P" lists', (16, 18)),
     "name": ("CREATE TABLE t_p2026_11 (x integer)", "t_p2026_11 has a name", (16, 18)),
     "index's name": ("CREATE TABLE x (x integer); CREATE INDEX t_p2030_01_at_idx ON x (x)", "has a name", (16, 18)),
     "type's name": ("CREATE TYPE t_default AS ENUM ()", "t_default has a name", (16, 18)),
@@ -419,6 +423,25 @@ def test_the_key_is_retyped_on_the_way(dsn: str, lifecycle: Callable[..., Lifecy
     assert parts(dsn, "t")["t_p2026_q2"] == "FOR VALUES FROM ('2026-04-01 00:00:00') TO ('2026-07-01 00:00:00')"
     assert rows_of(dsn, "SELECT tableoid::regclass::text FROM t WHERE id = 1000") == ["t_p2010_q2"]
     assert rows_of(dsn, "SELECT count(*) FROM t") == [101]
+
+
+def test_before_17_the_access_method_is_that_of_the_partitions(
+    pg16: Cluster, database: Callable[..., str], lifecycle: Callable[..., Lifecycle]
+) -> None:
+    dsn = database(pg16)
+    execute(
+        dsn,
+        "CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler;"
+        "CREATE TABLE t (id integer PRIMARY KEY) USING heap2; INSERT INTO t VALUES (1)",
+    )
+    lifecycle(
+        dsn, rewrite={"public.t": {"partition_by": {"column": "id", "range": 100, "ahead": 1}}}, **SMALL
+    ).run_all()
+    assert rows_of(dsn, "SELECT tableoid::regclass::text FROM t") == ["t_p0"]
+    methods = (
+        "SELECT relname, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relispartition AND amtype = 't'"
+    )
+    assert rows_of(dsn, methods + " ORDER BY 1") == [("t_p0", "heap2"), ("t_p100", "heap2")]
 
 
 def test_rows_too_far_apart_and_infinity_end_before_a_row_is_copied(

@@ -65,6 +65,14 @@ def added_foreign_keys(statements: Iterable[str]) -> set[str]:
     }
 
 
+def sets_access_method(statement: str) -> bool:
+    """Whether an ALTER TABLE does that, and nothing else."""
+    node = statement_node(parse(statement))
+    if kind_of(node) != "AlterTableStmt":
+        return False
+    return [action_name(unwrap(command)) for command in node.cmds] == ["AT_SetAccessMethod"]
+
+
 def constraint_of_comment(statement: str) -> str | None:
     """The constraint that a COMMENT is on; None where it is on something else."""
     node = statement_node(parse(statement))

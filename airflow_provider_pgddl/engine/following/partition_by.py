@@ -9,7 +9,12 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.partitioned_copy import added_foreign_keys, constraint_of_comment, partitioned
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import (
+    added_foreign_keys,
+    constraint_of_comment,
+    partitioned,
+    sets_access_method,
+)
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.plans import split_of
@@ -26,6 +31,8 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("partition_cells")
 # From here on a partitioned table takes a foreign key that is NOT VALID.
 NOT_VALID_KEYS = 180_000
+# From here on a partitioned table has an access method.
+ACCESS_METHODS = 170_000
 # From here on a publication can name a schema.
 PUBLISHED_SCHEMAS = 150_000
 
@@ -48,6 +55,12 @@ class Shaper:
         if by is None or event.table is None:
             return statement
         return partitioned(statement, by.method, by.column, alter_actions(pipeline.rewrites[event.table].alter))
+
+    def is_of_partitions(self, event: DdlEvent) -> bool:
+        """Whether it gives the table an access method that before 17 partitions alone have, which are made with it."""
+        if event.table is None or self._context.target.info.server_version >= ACCESS_METHODS:
+            return False
+        return split_of(self._context.pipeline, event.table) is not None and sets_access_method(event.statement)
 
     def comes_later(self, event: DdlEvent) -> bool:
         """Whether it is about a foreign key that the table has only once its partitions have it (before 18)."""

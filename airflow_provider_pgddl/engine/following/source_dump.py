@@ -352,6 +352,8 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Dum
             yield DumpStep(event, event.statement, "skipped", "it comes with the foreign key, behind the swap")
         elif event.phase == "finish":
             yield DumpStep(event, event.statement)
+        elif shaper.is_of_partitions(event):
+            yield DumpStep(event, event.statement, "skipped", "the partitions are made with it")
         elif event.kind == "sequence":
             yield DumpStep(event, event.statement, "skipped", "the sequence is kept and goes on under the new table")
         elif event.phase == "foreign_key":

@@ -127,8 +127,8 @@ class _Check:
         server = self.conn.info.server_version
         for publication, fix in self.rows("listed_columns", attnum=attnum) if server >= COLUMN_LISTS else ():
             yield self.error(
-                f"publication {written(publication)} lists its columns without {shown}, which is in its key then: every "
-                "UPDATE and DELETE would fail",
+                f"publication {written(publication)} lists its columns without {shown}, which is in its key then: "
+                "every UPDATE and DELETE would fail",
                 f"{fix}  -- once its subscribers have the column",
             )
         for name, equal in self.rows("exclusions", attnum=attnum):
@@ -178,8 +178,8 @@ class _Check:
                 )
         if fire := ", ".join(written(name) for name, transition, _ in triggers if not transition):
             yield self.warning(
-                f"an UPDATE of {written(self.column)} that moves a row to another partition is a DELETE and an INSERT to "
-                f"its row triggers, and no UPDATE to those that fire after it: {fire}",
+                f"an UPDATE of {written(self.column)} that moves a row to another partition is a DELETE and an INSERT "
+                f"to its row triggers, and no UPDATE to those that fire after it: {fire}",
             )
         for (publication,) in self.rows("publications"):
             yield self.error(

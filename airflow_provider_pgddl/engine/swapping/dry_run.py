@@ -94,13 +94,16 @@ class Notes:
                 self._held[oid], new[relation] = place, mode
                 if place >= _WRITERS_WAIT:
                     strong.append(oid)
-        if strong and self._locked_at is None:
-            if psycopg.Cursor(self._conn).execute(_Q["met_by_writers"], [strong]).fetchone() == (True,):
-                self._locked_at = began
+        if strong and self._locked_at is None and self._are_met(strong):
+            self._locked_at = began
         if new or not status.startswith("SELECT"):
             locks = tuple(sorted(new.items()))
             bookkeeping = not locks and status.startswith(("INSERT", "UPDATE", "DELETE"))
             self.statements.append(Noted(statement, ms, locks, bookkeeping))
+
+    def _are_met(self, oids: list[int]) -> bool:
+        """By writers, one of them."""
+        return psycopg.Cursor(self._conn).execute(_Q["met_by_writers"], [oids]).fetchone() == (True,)
 
     def locked_ms(self) -> int:
         return 0 if self._locked_at is None else round((time.monotonic() - self._locked_at) * 1000)

@@ -28,8 +28,7 @@ def test_row_triggers_that_a_moved_row_meets_otherwise_are_told(dsn: str) -> Non
         "CREATE TRIGGER once AFTER UPDATE ON events FOR EACH STATEMENT EXECUTE FUNCTION f()",
     )
     (told,) = [f.what for f in findings(split(), dsn) if "row triggers" in f.what]
-    assert told.endswith('an UPDATE of at that moves a row to another partition is a DELETE and an INSERT to its row triggers, '
-                         'and no UPDATE to those that fire after it: "After", gone')  # fmt: skip
+    assert told.endswith('and no UPDATE to those that fire after it: "After", gone')
 
 
 @pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "NO ACTION"])
@@ -48,14 +47,15 @@ def test_a_foreign_key_that_takes_a_moved_row_for_a_deleted_one_is_refused(
     assert errors(findings(split(), dsn)) == []
 
 
+OVERLAPS = """
+    ALTER TABLE events DROP CONSTRAINT events_pkey, ALTER id SET NOT NULL, ADD ids int4range, ADD during daterange,
+    ADD CONSTRAINT k PRIMARY KEY (ids, during WITHOUT OVERLAPS)
+"""
 UNPARTITIONED = {
-    "check without heirs": ("ALTER TABLE events ADD CONSTRAINT k CHECK (no > 0) NO INHERIT", "k is NO INHERIT", 140_000),
-    "not null without heirs": (
-        "ALTER TABLE events ADD CONSTRAINT k NOT NULL no NO INHERIT", "k is NO INHERIT", 180_000),
-    "without overlaps": (
-        "ALTER TABLE events DROP CONSTRAINT events_pkey, ALTER id SET NOT NULL, ADD ids int4range, ADD during daterange,"
-        " ADD CONSTRAINT k PRIMARY KEY (ids, during WITHOUT OVERLAPS)", "k is WITHOUT OVERLAPS", 180_000),
-}  # fmt: skip
+    "check": ("ALTER TABLE events ADD CONSTRAINT k CHECK (no > 0) NO INHERIT", "k is NO INHERIT", 140_000),
+    "not null": ("ALTER TABLE events ADD CONSTRAINT k NOT NULL no NO INHERIT", "k is NO INHERIT", 180_000),
+    "without overlaps": (OVERLAPS, "k is WITHOUT OVERLAPS", 180_000),
+}
 
 
 @pytest.mark.every_combination
