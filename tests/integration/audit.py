@@ -100,8 +100,8 @@ class Writer:
 class Audit:
     """A context manager: the writers are at work in it. `where` is the server that applications have been told."""
 
-    def __init__(self, where: str, writers: int = 3, seed: int | None = None) -> None:
-        self.where = where
+    def __init__(self, where: str, writers: int = 3, seed: int | None = None, pace: float = PACE) -> None:
+        self.where, self._pace = where, pace
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         print(f"seed of the writers: {self.seed}")
         self.writers = [Writer(n, self.seed) for n in range(1, writers + 1)]
@@ -160,7 +160,7 @@ class Audit:
         assert ledger == {(w.number, n): v for w in self.writers for n, v in w.rows.items()}
 
     def _work(self, writer: Writer) -> None:
-        while not self._over.wait(PACE):
+        while not self._over.wait(self._pace):
             with writer.lock:
                 try:
                     writer.take_turn(self.where)
