@@ -124,6 +124,35 @@ CREATE SEQUENCE shop.tickets; CREATE SEQUENCE shop.log_1; CREATE TYPE shop.log_r
 """
 
 
+@pytest.mark.parametrize("stage", ["snapshot", "backfill", "schema_sync", "replay", "verify"])
+def test_what_is_done_to_the_old_tables_behind_a_cut_over_is_not_followed(
+    pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Make, stage: str
+) -> None:
+    """A task that is cleared then, or was retried until the swap had ended."""
+    source, target = database(pg16), database(pg18)
+    execute(source, SHOP)
+    move = lifecycle(source, target, tables={"include": ["shop.*"]}, capture={"ddl": "queue"})
+    move.run_all(until="swap")
+    execute(source, "DROP TABLE shop.orders; ALTER TABLE shop.empty ADD COLUMN late int")
+    execute(target, "INSERT INTO shop.orders VALUES (1000)")
+    for _ in range(2):
+        assert move.run(stage).state == "nothing_to_do"
+    assert move.journal("SELECT count(*) FROM shop.orders") == [(101,)]
+    assert move.journal("SELECT count(*) FROM pg_attribute WHERE attname = 'late'") == [(0,)]
+    with pytest.raises(PgddlError, match="run on the source after the cut-over"):
+        move.run("cleanup")
+
+
+def test_a_rewritten_table_is_altered_before_cleanup(source_dsn: str, lifecycle: Make) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, rewrite={"shop.orders": {}}, capture={"ddl": "queue"})
+    move.run_all(until="swap")
+    execute(source_dsn, "ALTER TABLE shop.orders ADD COLUMN late int")
+    for stage in STAGES[: STAGES.index("swap")]:
+        assert move.run(stage).state == "nothing_to_do"
+    assert move.run("cleanup").state == "done"
+
+
 def test_whatever_is_in_the_way_keeps_its_rows_where_advice_is_followed(
     pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Make
 ) -> None:

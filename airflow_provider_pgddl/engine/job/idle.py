@@ -16,7 +16,8 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect
 
 # What a pipeline that follows runs again and again before it replays; replay brings what comes meanwhile.
 BEFORE_REPLAY = ("setup", "snapshot", "backfill", "schema_sync")
-AFTER_SWAP = ("setup", "replay", "verify")
+# Behind a cut-over these would bring to live tables what happens where applications are no more.
+BEFORE_SWAP = (*BEFORE_REPLAY, "replay", "verify")
 # These end what they began, also of a finished pipeline.
 _ALWAYS = ("cleanup", "revert")
 
@@ -48,7 +49,7 @@ def idle(job: Job, source_dsn: str, target_dsn: str) -> StageResult | None:
                 return None
             require_same_config(job.pipeline, row.config)
             if row.cut_over_at is not None:
-                quiet = job.stage in AFTER_SWAP
+                quiet = job.stage in BEFORE_SWAP
             else:
                 quiet = job.stage in BEFORE_REPLAY and _is_settled(job.pipeline, source, journal, row.run)
             if not quiet:

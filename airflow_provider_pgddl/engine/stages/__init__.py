@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
@@ -20,7 +21,7 @@ from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, s
 from airflow_provider_pgddl.engine.job import at_work
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.job.idle import finished, first_idle, idle
+from airflow_provider_pgddl.engine.job.idle import BEFORE_SWAP, finished, first_idle, idle
 from airflow_provider_pgddl.engine.job.stage_names import ALL_STAGES, STAGES
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -82,9 +83,7 @@ def run(job: Job) -> StageResult:
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
         with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
-            if job.stage in SYNCING and journal.actions.requests():
-                _sync_as_asked(context)
-            result: StageResult = stage.run(context)
+            result = _run(context, stage)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
         acknowledged = _acknowledged_since(context)
@@ -93,6 +92,15 @@ def run(job: Job) -> StageResult:
                 journal.note_acknowledged(acknowledged)
             journal.stage_runs.finish(job.id, number, job.stage, result.to_json())
     failpoint("stage.after_result_commit")
+    return result
+
+
+def _run(context: Context, stage: ModuleType) -> StageResult:
+    if context.job.stage in BEFORE_SWAP and context.row().cut_over_at is not None:
+        return context.result("nothing_to_do")
+    if context.job.stage in SYNCING and context.journal.actions.requests():
+        _sync_as_asked(context)
+    result: StageResult = stage.run(context)
     return result
 
 

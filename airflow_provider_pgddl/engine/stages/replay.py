@@ -24,8 +24,6 @@ from airflow_provider_pgddl.engine.server.lag import behind
 
 def run(context: Context) -> StageResult:
     row = context.row()
-    if row.cut_over_at is not None:
-        return context.result("nothing_to_do")
     follow_ddl(context, look=True)
     if not context.moves_rows:
         return context.result("done", events=sum(context.journal.dump_events.counts(row.run).values()))

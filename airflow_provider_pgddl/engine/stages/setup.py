@@ -118,8 +118,6 @@ def _check_executors(job: Job, source: Session, target: Session) -> None:
 
 
 def run(context: Context) -> StageResult:
-    if context.row().cut_over_at is not None:
-        return context.result("nothing_to_do")  # what has a live table's name now is its copy
     _start_ddl_capture(context)
     if context.pipeline.by_slot:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)

@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 
 
 def run(context: Context) -> StageResult:
-    if context.row().cut_over_at is not None or not context.moves_rows:
+    if not context.moves_rows:
         return context.result("nothing_to_do")
     follow_ddl(context, look=True)
     tables = [t for t in ready(context) if not t.keyless]
