@@ -13,6 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following import row_comparison
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -393,3 +394,18 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
         timed_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
         timed_comparison.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
     assert results == [(1, 0, None), (1, 1, ())]
+
+
+def test_a_comparison_of_some_tables_says_nothing_of_the_others(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    for table in "ab":
+        execute(source_dsn, f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1), (2)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+    move.run_all(until="verify")
+    execute(source_dsn, "INSERT INTO a VALUES (3)")
+    move.run("replay")
+    execute(target_dsn, "DELETE FROM b WHERE id = 1")
+    assert move.run("verify", tables=["public.a"]).state == "done"
+    with pytest.raises(StageFailed, match="b: 1 rows differ"):
+        move.run("verify")

@@ -74,12 +74,14 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
 
 
 def is_current(context: Context, tables: Sequence[TableRow]) -> bool:
-    """Whether the last verification stands: complete, equal, and no window has changed a copy since."""
+    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since."""
     row = context.row()
     if row.verify_needed or unverified(context, tables):
         return False
     last = context.journal.stage_runs.last_done(row.run, "verify")
-    return last is not None and last["figures"].get("window") == row.window_no
+    if last is None or not last["tables"].keys() >= {t.qualified for t in tables}:
+        return False
+    return bool(last["figures"].get("window") == row.window_no)
 
 
 def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
