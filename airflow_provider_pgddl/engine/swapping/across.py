@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     validated,
 )
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment
-from airflow_provider_pgddl.engine.errors import Fenced, GaveWay, PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.errors import Fenced, GaveWay, PgddlError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
@@ -34,7 +34,6 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
@@ -49,7 +48,13 @@ from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
 from airflow_provider_pgddl.engine.swapping.fence import lower_own_fences, raise_fences, to_be_fenced
 from airflow_provider_pgddl.engine.swapping.in_place import validate_statement
-from airflow_provider_pgddl.engine.swapping.readiness import NotYet, not_compared, refuse_blocked, refuse_unready
+from airflow_provider_pgddl.engine.swapping.readiness import (
+    NotYet,
+    not_compared,
+    refuse_blocked,
+    refuse_missing,
+    refuse_unready,
+)
 from airflow_provider_pgddl.engine.swapping.replacing import Replacing
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.swapping.way_back_across import WayBackAcross
@@ -85,7 +90,6 @@ def _attempt(
         catch_up(context)
         refuse_unready(context)
         tables = context.tables()
-        _refuse_left_behind(context, tables)
         if way_back is not None:
             way_back.prepare(tables)
         if replacing is not None:
@@ -102,7 +106,7 @@ def _attempt(
                 raise NotYet("a table changed just now")
             if context.row().verify_needed:
                 raise NotYet("a window was lost just now")
-            _refuse_left_behind(context, tables)
+            refuse_missing(context, tables)
             if not guard.unchanged(context.source):
                 raise NotYet("the source's schema changed just now")
             if way_back is not None and not way_back.is_ready():
@@ -185,19 +189,6 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     for table in tables:
         context.journal.follow_ups.add(context.journal.run, analyze(context.target, table.plan.copy))
     return figures
-
-
-def _refuse_left_behind(context: Context, tables: Sequence[TableRow]) -> None:
-    """All tables together or none: new ones may have come."""
-    mine = {(t.schema, t.name) for t in tables}
-    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
-    new = [name for name in selection.rows if name not in mine]
-    if new:
-        raise PreflightRefused(
-            "matches tables.include, came after setup, and would be left behind",
-            table=".".join(new[0]),
-            todo="run again from setup, which takes it along",
-        )
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.server import catalog
 
 
 class NotYet(Exception):
@@ -37,6 +39,20 @@ def refuse_unready(context: Context) -> None:
         reason = unverified(context, [table])[table.qualified]
         todo = "run stage verify first, or set verify.before_swap: false"
         raise PreflightRefused(reason, table=table.qualified, todo=todo)
+    refuse_missing(context, tables)
+
+
+def refuse_missing(context: Context, tables: Sequence[TableRow]) -> None:
+    """All tables of the file together or none: new ones may have come, or one was reset."""
+    mine = {(t.schema, t.name) for t in tables}
+    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
+    new = [name for name in selection.rows if name not in mine]
+    if new:
+        raise PreflightRefused(
+            "is named by the file, was not there at setup or was reset since, and would be left behind",
+            table=".".join(new[0]),
+            todo="run again from setup, which takes it along",
+        )
 
 
 def refuse_blocked(context: Context) -> None:
