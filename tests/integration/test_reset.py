@@ -14,7 +14,14 @@ import pytest
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
-from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PgddlError, Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_USAGE,
+    PgddlError,
+    PreflightRefused,
+    Retry,
+    StageFailed,
+    UsageError,
+)
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
@@ -295,11 +302,32 @@ def test_one_table_of_a_rewrite_is_reset_and_comes_again(source_dsn: str, lifecy
     move = lifecycle(source_dsn, rewrite=SOME, **SMALL)
     run_until(move, "schema_sync")
     reset(move, [f'"{FLOOR}"."Orders"', "public.badges"])
+    for stage in ("backfill", "schema_sync", "replay", "verify"):  # but for setup, which takes it along
+        move.run(stage)
+    with pytest.raises(PreflightRefused, match="would be left behind"):
+        move.run("swap")
     execute(source_dsn, "UPDATE badges SET holder = 'new ' || id")
     move.run_all()
     assert unaccounted(source_dsn) == []
     reset(move)
     assert "pgddl" not in "".join(structure(source_dsn))
+
+
+def test_the_last_pipeline_goes_while_another_one_begins(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], at: At
+) -> None:
+    """What both captures need, and the journal, stay for the one that has come."""
+    for table in "ab":
+        execute(source_dsn, f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)")
+    last, next_one = (
+        lifecycle(source_dsn, target_dsn, tables={"include": [f"public.{t}"]}, capture={"ddl": "off"}) for t in "ab"
+    )
+    last.run("setup")
+    at("forget.before_core_down", once(lambda: next_one.run("setup")))
+    reset(last)
+    execute(source_dsn, "UPDATE b SET id = 2")
+    next_one.run_all(after="setup")
+    assert next_one.journal("SELECT id FROM b") == [(2,)]
 
 
 def test_what_a_killed_setup_leaves_behind_is_taken_away(

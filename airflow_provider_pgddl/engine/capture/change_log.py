@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import TableChanged, UsageError, dropped_meanwhile, lost_its_key
+from airflow_provider_pgddl.engine.errors import Retry, TableChanged, UsageError, dropped_meanwhile, lost_its_key
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
@@ -81,7 +81,10 @@ def register_pipeline(source: Session, pipeline: str, journal: str) -> None:
 
     A change log is taken away as it is read, so two targets that read one log would lose rows to each other.
     """
-    source.execute(_Q["register_pipeline"], [pipeline, journal])
+    try:
+        source.execute(_Q["register_pipeline"], [pipeline, journal])
+    except pg.UndefinedTable:
+        raise Retry("the last pipeline of this source has just taken its capture away", todo="run it again") from None
     refuse_other_journal(source, pipeline, journal)
 
 

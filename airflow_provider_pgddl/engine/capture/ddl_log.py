@@ -188,14 +188,16 @@ def stop(source: Session, pipeline: str) -> None:
     with source.transaction():
         source.execute(_Q["lock_captures"])
         source.execute(_Q["set_transport"], {"pipeline": pipeline, "transport": "off"})
-        if not _row(source, "still_wanted")[0] and not granted.is_granted(source):
+        wanted = _row(source, "still_wanted")[0]
+        if not wanted and not granted.is_granted(source):
             for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
                 source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
         source.execute(_Q["forget_passed"])
         failpoint("forget.before_event_triggers_commit", source)
     _drop_slot(source, ddl_slot_name(pipeline))
     failpoint("forget.before_older_transactions")
-    _wait_for_older_transactions(source)
+    if not wanted:
+        _wait_for_older_transactions(source)
 
 
 def _drop_slot(source: Session, name: str) -> None:

@@ -149,7 +149,7 @@ def _sweep(pipeline: Pipeline, source: Session, target: Session) -> list[str]:
     dropped = _drop_capture(pipeline, source, None)
     forget_capture(source, pipeline.pipeline)
     if journal_exists(target) and Journal(target, pipeline.pipeline).others() == 0:
-        migrations.revert(target, "journal")
+        migrations.revert(target, "journal", unless_in="pipelines")
     return dropped
 
 
@@ -351,7 +351,7 @@ def _reset_all(
         forget_capture(journal.conn, change_log.of_new(pipeline.pipeline))
     if others == 0:
         failpoint("reset.before_journal_down", journal.conn)
-        migrations.revert(journal.conn, "journal")
+        migrations.revert(journal.conn, "journal", unless_in="pipelines")
     return dropped
 
 

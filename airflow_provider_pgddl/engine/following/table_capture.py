@@ -230,13 +230,14 @@ def forget_capture(source: Session, pipeline: str) -> None:
     """Takes the pipeline off the source; the last one takes the core set down, but for what a fence stands on."""
     if not migrations.state(source, "core")["applied"]:
         return
+    slot_log.stop_slot(source, pipeline)  # nobody reads it any more, and it keeps WAL while others are waited for
     ddl_log.stop(source, pipeline)
-    slot_log.stop_slot(source, pipeline)
     with source.transaction():
         left, fenced = change_log.forget_pipeline(source, pipeline)
         failpoint("forget.before_name_commit", source)
     if left == 0:
         failpoint("forget.before_core_down", source)
-        migrations.revert(source, "core", to=change_log.FENCE_VERSION if fenced else 0)
-        failpoint("forget.before_injector_down", source)
-        migrations.revert(source, "injector")
+        stays = change_log.FENCE_VERSION if fenced else 0
+        if migrations.revert(source, "core", to=stays, unless_in="captures"):
+            failpoint("forget.before_injector_down", source)
+            migrations.revert(source, "injector")

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, LiteralString
 
-from psycopg import Connection
+from psycopg import Connection, sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -108,15 +108,20 @@ def is_ours(conn: Connection[Any]) -> bool:
     return bool(row and row[0])
 
 
-def revert(conn: Connection[Any], set_name: str, *, to: int = 0) -> None:
+def revert(conn: Connection[Any], set_name: str, *, to: int = 0, unless_in: str | None = None) -> bool:
     """Takes a set down again to this version, and schema pgddl with it once nothing is left in it. What is an
-    administrator's stays."""
+    administrator's stays. False where it is in use again: `unless_in` is the set's table with a row for each user."""
     q = queries("migrations")
     with conn.transaction():
         conn.execute(q["lock"])
         row = conn.execute(q["ledger_exists"]).fetchone()
         if not (row and row[0]) or not is_ours(conn):
-            return
+            return True
+        if unless_in is not None:
+            users = sql.Identifier("pgddl", unless_in)
+            conn.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(users))  # whoever begins now waits for the end
+            if conn.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(users)).fetchone():
+                return False
         for version, down in conn.execute(q["downs"], [set_name, to]).fetchall():
             conn.execute(down)
             conn.execute(q["forget"], [set_name, version])
@@ -125,3 +130,4 @@ def revert(conn: Connection[Any], set_name: str, *, to: int = 0) -> None:
             conn.execute(q["drop_ledger"])
             conn.execute(q["drop_schema_if_empty"])
         failpoint("migrations.before_down_commit", conn)
+    return True
