@@ -14,13 +14,14 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.capture import fence
-from airflow_provider_pgddl.engine.errors import Fenced
+from airflow_provider_pgddl.engine.errors import Fenced, PreflightRefused
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.schema_gate import gate, validating
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.stages import swap
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.swapping.fence import lower_left
 from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, do, wait_for, waits_for_anything
@@ -170,13 +171,46 @@ def test_c11_a_newer_run_waits_for_one_that_is_taking_its_fence_down(fencing: Li
     assert differences(fencing.source, fencing.target) == []
 
 
-def test_c11_a_swap_that_was_taken_over_lowers_no_fence_as_it_begins(move: Lifecycle) -> None:
+def test_c11_a_run_that_was_taken_over_lowers_no_fence_as_it_begins(move: Lifecycle) -> None:
     with taken_over(move) as context:
         fence.raise_fence(context.source, move.name, ("public", "t"))
         with pytest.raises(Fenced):
-            swap.run(context)
+            lower_left(context)
     with pytest.raises(pg.ReadOnlySqlTransaction):
         do(move.source, WRITE)
+
+
+@pytest.mark.parametrize("stage", ["setup", "backfill", "replay", "verify", "swap"])
+def test_whatever_runs_behind_a_killed_swap_takes_its_fence_down(move: Lifecycle, stage: str) -> None:
+    with connect(move.source, purpose="test") as source:
+        fence.raise_fence(source, move.name, ("public", "t"))
+    some = None if stage == "swap" else ["public.u"]
+    if some and stage != "setup":
+        move.run(stage, tables=some)  # which a swap may stand beside, for all that it knows
+        with pytest.raises(pg.ReadOnlySqlTransaction):
+            do(move.source, "INSERT INTO public.t VALUES (1)")
+    if stage == "swap":
+        move.refused(stage, PreflightRefused)  # before verify
+    else:
+        move.run(stage)
+    do(move.source, "INSERT INTO public.t VALUES (1)")
+
+
+def test_a_source_that_applications_have_left_is_not_moved_again(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str
+) -> None:
+    """Its rows are old, and a copy of them would take the place of those that are written now."""
+    do(source_dsn, "CREATE TABLE public.t (id int PRIMARY KEY, n int) PARTITION BY LIST (id)")
+    do(source_dsn, "CREATE TABLE public.t_1 PARTITION OF public.t DEFAULT", "INSERT INTO public.t VALUES (1, 1)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, swap={"fence": "read_only"})
+    move.run_all()
+    do(target_dsn, "UPDATE public.t SET n = 2")
+    for existing in ("replace", "adopt"):
+        taken = {"include": ["public.*"], "existing": existing}
+        second = lifecycle(source_dsn, target_dsn, tables=taken, pipeline=move.name)
+        refused = second.refused("setup", PreflightRefused, again=True)
+        assert "public.t): refuses writes since a cut-over of this pipeline" in str(refused)
+    assert move.journal("SELECT n FROM public.t") == [(2,)]
 
 
 def test_a_fence_of_an_earlier_run_stays(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str) -> None:

@@ -157,4 +157,13 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
         target_contents.login_triggers, target_contents.same_ddl, target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip
-    return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, operations.unfit, *created, *last]
+    return [
+        servers.same_database,
+        *_SERVERS,
+        source_tables.left,
+        *_TABLES,
+        *part_of_rows.CHECKS,
+        operations.unfit,
+        *created,
+        *last,
+    ]

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.capture.fence import fenced
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import equal
@@ -34,6 +35,14 @@ def missing_tables(facts: Facts) -> Iterator[Finding]:
         elif kind not in "rp":
             what = f"is {KINDS.get(kind, 'not a table')}, not a table that pgddl can move"
             yield Finding("error", "no_table", "source", written(schema, name), what)
+
+
+def left(facts: Facts) -> Iterator[Finding]:
+    """Where a fence of this pipeline stands, applications are no more: whatever is read there is old."""
+    for name in sorted({*fenced(facts.source.conn, facts.pipeline.pipeline)} & {*facts.tables}):
+        what = "refuses writes since a cut-over of this pipeline: its rows here are older than the target's"
+        fix = "pgddl reset, which takes the fence down for applications that are to come back to this server"
+        yield Finding("error", "left", "source", written(*name), what, fix)
 
 
 def source_rights(facts: Facts) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
 from airflow_provider_pgddl.engine.server.lock_timeout import waits_measured
 from airflow_provider_pgddl.engine.server.strong_locks import tries_told
 from airflow_provider_pgddl.engine.swapping import way_back_across
+from airflow_provider_pgddl.engine.swapping.fence import lower_left
 
 __all__ = [
     "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "first_idle", "gate", "idle", "pause", "plan", "reset",
@@ -73,6 +74,7 @@ def run(job: Job) -> StageResult:
         number = journal.run
         stack.enter_context(at_work.told(context))
         if job.dry_run:
+            context.border().wait()
             rehearsed: StageResult = stage.run(context)
             if rehearsed.state == "rehearsed":
                 with context.fenced("swap.before_rehearsal_commit"):
@@ -80,8 +82,8 @@ def run(job: Job) -> StageResult:
             return rehearsed
         with context.fenced("stage.before_start_commit"):
             journal.stage_runs.start(job.id, number, job.stage, context.lease.token)
-        if job.stage != "swap":  # which first lowers the fence that a killed one has left
-            context.border().wait()
+        lower_left(context)
+        context.border().wait()
         with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
             result = _run(context, stage)
         if waits:

@@ -14,7 +14,6 @@ from airflow_provider_pgddl.engine.following.table_capture import stop_capture
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.swapping import across, in_place, way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import Rehearsed
-from airflow_provider_pgddl.engine.swapping.fence import lower_own_fences
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.readiness import refuse_unready
 
@@ -26,10 +25,6 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if context.job.dry_run and context.row().cut_over_at is not None:
         return context.result("nothing_to_do")
-    if not (context.in_place or context.job.dry_run or context.row().cut_over_at):
-        # One that was killed between its fence and its end has left applications without a place to write to.
-        lower_own_fences(context, context.source, context.target, context.tables())
-    context.border().wait()
     if context.row().cut_over_at is not None:
         followed = follow_up(context)
         _go_on_elsewhere(context)

@@ -75,6 +75,14 @@ def close_again(context: Context, conn: Session, pipeline: str, tables: Collecti
     with_tries(swap, "fence", attempt)
 
 
+def lower_left(context: Context) -> None:
+    """A swap that was killed between its fence and its end has left applications without a place to write to: whatever
+    runs next over all tables takes the fence down, before it waits for anything."""
+    if context.in_place or context.job.tables is not None or context.row().cut_over_at is not None:
+        return
+    lower_own_fences(context, context.source, context.target, context.tables())
+
+
 def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:
     """As a run takes those of its tables down, which it knows without its session: that may have been ended by a newer
     run. Fenced where one has taken over: by now they may be those that its own cut-over stands on, which has drained
