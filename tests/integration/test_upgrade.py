@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.migrations import Migration
 from airflow_provider_pgddl.engine.pipeline.tags import CREATE_TAGS, DROP_TAGS
@@ -275,6 +275,19 @@ def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn
     assert shop.journal("SELECT acknowledged = window_no FROM pgddl.pipelines") == [(True,)]
     shop.run_all(after="replay")
     assert differences(source_dsn, target_dsn) == []
+
+
+def test_an_upgrade_keeps_nobody_waiting_for_long(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """What it alters is read by every DDL of clients, or by others' chunks, to the end of a transaction."""
+    do(source_dsn, SHOP)
+    tries = {"retries": 2, "lock_timeout": "50ms"}
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, swap=tries)
+    shop.run("setup")
+    journal_before(target_dsn, KEY_RANGES)
+    with in_transaction(target_dsn, "SELECT FROM pgddl.verifications"):
+        error = shop.refused("setup", Retry)
+    assert error.what.startswith("bringing set journal up to date: not possible in 2 tries of 50 ms")
+    shop.run_all()
 
 
 def test_ranges_of_an_older_package_stay_what_they_are(target_dsn: str, source_dsn: str, lifecycle: Make) -> None:

@@ -17,6 +17,8 @@ from psycopg import Connection, sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
 SETS = ("core", "injector", "journal")
@@ -66,15 +68,19 @@ def state(conn: Connection[Any], set_name: str) -> dict[str, Any]:
     }
 
 
-def apply(conn: Connection[Any], set_name: str) -> list[int]:
+def apply(conn: Session, set_name: str, lock_timeout: float = 0) -> list[int]:
     """Brings a set up to date in one transaction; returns the versions that were applied now.
 
-    StageFailed where an applied version is not the one that this package knows.
+    `lock_timeout` (seconds; 0: none) bounds how long whoever needs our tables, as every DDL of clients does, queues
+    behind us; LockNotAvailable when it runs out. StageFailed where an applied version is not the one that this package
+    knows.
     """
     q = queries("migrations")
     if not any(state(conn, set_name)[what] for what in ("pending", "changed")):
         return []
     with conn.transaction():
+        if lock_timeout:
+            limit_lock_wait(conn, lock_timeout)
         conn.execute(q["lock"])
         _refuse_others(conn, set_name)
         conn.execute(q["bootstrap"])

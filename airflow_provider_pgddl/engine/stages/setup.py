@@ -47,6 +47,7 @@ from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import Steps, say
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
+from airflow_provider_pgddl.engine.server.strong_locks import with_tries
 from airflow_provider_pgddl.engine.swapping import way_back_across
 
 
@@ -79,12 +80,12 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
                 pipeline = of_a_birth(pipeline)
         journal_name = change_log.journal_name(catalog.server(target))
         change_log.refuse_other_journal(source, name, journal_name)
-        migrations.apply(target, "journal")
+        _migrate(pipeline, target, "journal")
         failpoint("setup.before_core", source)
-        migrations.apply(source, "core")
+        _migrate(pipeline, source, "core")
         if pipeline.capture.identities:
             failpoint("setup.before_injector", source)
-            migrations.apply(source, "injector")
+            _migrate(pipeline, source, "injector")
         failpoint("setup.before_name", source)
         change_log.register_pipeline(source, name, journal_name)
     held.take(job.conninfo("source"))
@@ -96,6 +97,13 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         reconfigure.take_up(context, planned)
     failover.look(context)
     return context
+
+
+def _migrate(pipeline: Pipeline, conn: Session, set_name: str) -> None:
+    """Many short tries: our tables are read by every DDL of clients, to the end of its transaction, and all others'
+    would queue behind us."""
+    timeout = pipeline.swap.lock_timeout
+    with_tries(pipeline.swap, f"bringing set {set_name} up to date", lambda: migrations.apply(conn, set_name, timeout))
 
 
 def _check_before_touching(pipeline: Pipeline, source: Session, target: Session) -> None:
