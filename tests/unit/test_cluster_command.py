@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from airflow_provider_pgddl.cli_run import Submission
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.context import for_executors
+from airflow_provider_pgddl.engine.launch import far_driver
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -99,8 +101,8 @@ def test_the_same_job_is_known_by_the_same_name(submission: Submit) -> None:
     others = [
         ours.job("replay"),
         ours.job("backfill", tables=("shop.a",)),
-        submission("yarn", **{"spark.a": "b"}).job("backfill"),
     ]
+    assert one.known_as == submission("yarn", **{"spark.a": "b"}).job("backfill").known_as
     assert one.known_as not in {other.known_as for other in others}
     assert len({other.known_as for other in others}) == len(others)
 
@@ -131,3 +133,16 @@ def test_what_hands_out_credentials_here_is_refused(monkeypatch: pytest.MonkeyPa
     file.write_text(json.dumps({key: value for key, value in content.items() if key != "tables"}))
     with pytest.raises(UsageError, match="credentials are made anew here"):
         Submission(argparse.Namespace(master=None, conf=[]), load_pipeline(file), lambda _: None)
+
+
+def test_a_driver_is_known_again_behind_an_upgrade_or_another_value_of_a_free_key(submission: Submit) -> None:
+    def known_as(stage: str, **changed: Any) -> str | None:
+        job = submission("yarn").job(stage)
+        pipeline = load_pipeline({**job.pipeline.to_json(), **changed})
+        return far_driver.elsewhere(replace(job, pipeline=pipeline), DSNS).known_as
+
+    longer = {"replay": {"run_for": "6h"}}
+    assert known_as("replay") == known_as("replay", **longer)
+    assert known_as("setup") != known_as("setup", **longer), "which takes the file up"
+    assert known_as("replay") != known_as("verify")
+    assert known_as("replay") != known_as("replay", pipeline="other")

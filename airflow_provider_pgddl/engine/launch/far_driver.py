@@ -56,7 +56,11 @@ def elsewhere(job: Job, found: Mapping[End, str]) -> Job:
     driver. UsageError for a connection string with a secret for which a password file has no place."""
     ends: dict[str, str] = {side: for_executors(job.pipeline, side, dsn) for side, dsn in found.items()}
     job = replace(job, watch=None, secrets={}, ends=ends)
-    said = {key: value for key, value in job.to_json().items() if key != "id"}
+    said = {key: value for key, value in job.to_json().items() if key not in ("id", "format", "ends")}
+    if (
+        "setup" not in job.stages
+    ):  # else what may change of the file, or a newer package's defaults, is another driver's
+        said["pipeline"] = job.pipeline.pipeline
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
     return replace(job, known_as=digest)
 
