@@ -1,4 +1,5 @@
-"""Applies captured DDL events to the target: each as its client ran it, in one transaction with its bookkeeping."""
+"""Applies captured DDL events to the target: each as its client ran it, in one transaction with its bookkeeping, and
+again while others hold what it has to lock (`ddl.lock_timeout`, `ddl.retry_for`)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
 
 
 def is_current(context: Context, tables: Sequence[TableRow]) -> bool:
-    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since."""
+    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since. Verify
+    asks that of itself; a swap asks `unverified`."""
     row = context.row()
     if row.verify_needed or unverified(context, tables):
         return False

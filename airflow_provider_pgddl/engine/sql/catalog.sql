@@ -77,7 +77,7 @@ WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 
 -- name: keys
--- The key of each table: its primary key, else the first unique index that identifies every row; with the operator classes of its
+-- The key of each table: its replica identity, else its primary key, else the first unique index that identifies every row; with the operator classes of its
 -- columns, 0 for one of the server's own whose equality is pg_catalog's =, which is nearly all of them.
 SELECT DISTINCT ON (i.indrelid) i.indrelid, ic.relname,
        ARRAY(SELECT k.attnum FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
