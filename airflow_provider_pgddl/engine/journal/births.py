@@ -32,6 +32,13 @@ class Run:
     finished: bool
 
 
+def born_by(conn: Session, pipeline: str) -> str | None:
+    """The pipeline whose present run is the way back of this one's cut-over, or is prepared for one, and has not ended:
+    whatever a file says by now."""
+    row = conn.execute(_Q["born_by"], [pipeline], prepare=True).fetchone() if exists(conn) else None
+    return str(row[0]) if row else None
+
+
 class Births:
     """Of one pipeline, over one session; whoever calls decides on transactions."""
 

@@ -116,7 +116,7 @@ KEYS: Mapping[str, Later] = {
     "swap.keep_old": _AT_THE_SWAP,
     "swap.signal_blockers": _FREE,
     "swap.recreate_materialized_views": _FREE,
-    "swap.way_back": _AT_THE_SWAP,
+    "swap.way_back": _FREE,
     "spark.conn_id": _FREE,
     "spark.master": _FREE,
     "spark.conf": _FREE,

@@ -3,6 +3,9 @@
 SELECT run, pg_catalog.to_jsonb(p) -> 'unborn', pg_catalog.to_jsonb(p) ->> 'born_of', cut_over_at IS NOT NULL, finished_at IS NOT NULL
 FROM pgddl.pipelines p WHERE pipeline = %s
 
+-- name: born_by
+SELECT pipeline FROM pgddl.pipelines p WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND finished_at IS NULL
+
 -- name: make_unborn
 INSERT INTO pgddl.pipelines AS p (pipeline, job, config, source_system, source_timeline, born_of, unborn)
 VALUES (%(pipeline)s, 'migrate', %(config)s, %(system)s, %(timeline)s, %(of)s, '{}')

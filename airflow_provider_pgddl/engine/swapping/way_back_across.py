@@ -36,7 +36,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
 from airflow_provider_pgddl.engine.job.context import Context, patiently
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import lease, migrations
-from airflow_provider_pgddl.engine.journal.births import Births, Run
+from airflow_provider_pgddl.engine.journal.births import Births, Run, born_by
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -163,7 +163,7 @@ def hand_over(context: Context) -> None:
 
     Capture on the old server ends once its log is shown to be empty: what windows write there from now on is no change
     of an application. Only then may the first of them run."""
-    if context.pipeline.swap.way_back is None or context.in_place:
+    if context.in_place or (name := _way_back_of(context)) is None:
         return
     tables = context.tables()
     close_behind(context)
@@ -174,9 +174,9 @@ def hand_over(context: Context) -> None:
         stop_capture(context, tables)
     ddl_log.stop(context.source, context.name)
     slot_log.stop_slot(context.source, context.name)
-    found = Births(context.source, context.pipeline.swap.way_back).find()
+    found = Births(context.source, name).find()
     if found is not None and found.unborn:
-        pipeline = load_pipeline(Journal(context.source, context.pipeline.swap.way_back).row().config)
+        pipeline = load_pipeline(Journal(context.source, name).row().config)
         with held_for(context, pipeline) as held, _opened(context, pipeline, held) as back:
             begin(back)
 
@@ -213,12 +213,12 @@ def lost_cut_over(context: Context) -> StageFailed | None:
     """Where the server that applications had cut over to was failed over to a state from before that: neither way may
     go on. The server that was left has all that was committed up to the cut-over, and what has come back since; rows
     of the other one would take its place, and its fence would fall while applications write elsewhere."""
-    name, way_back = context.name, context.pipeline.swap.way_back
+    name = context.name
     found = Births(context.target, name).find()
     if found is not None and found.of is not None and is_alive(found, found.of):
         mark = change_log.birth(context.source, name)
         return _lost("source", name, found.of) if mark is None or mark.run != found.run else None
-    if way_back is None or context.in_place or context.row().cut_over_at is not None:
+    if context.in_place or context.row().cut_over_at is not None or (way_back := _way_back_of(context)) is None:
         return None
     return _lost("target", way_back, name) if is_alive(Births(context.source, way_back).find(), name) else None
 
@@ -277,11 +277,15 @@ def born_of(context: Context) -> str | None:
 
 def living(context: Context) -> str | None:
     """The pipeline that is this one's way back, from its cut-over on and while it lives."""
-    name = context.pipeline.swap.way_back
-    if name is None or context.in_place or context.row().cut_over_at is None:
+    if context.in_place or context.row().cut_over_at is None or (name := _way_back_of(context)) is None:
         return None
     found = Births(context.source, name).find()
     return name if found is not None and found.of == context.name and not found.finished else None
+
+
+def _way_back_of(context: Context) -> str | None:
+    """By who was born; the file may have another name by now, or none."""
+    return born_by(context.source, context.name) or context.pipeline.swap.way_back
 
 
 # --- preparing --------------------------------------------------------------------------------------------------------
