@@ -57,9 +57,7 @@ def elsewhere(job: Job, found: Mapping[End, str]) -> Job:
     ends: dict[str, str] = {side: for_executors(job.pipeline, side, dsn) for side, dsn in found.items()}
     job = replace(job, watch=None, secrets={}, ends=ends)
     said = {key: value for key, value in job.to_json().items() if key not in ("id", "format", "ends")}
-    if (
-        "setup" not in job.stages
-    ):  # else what may change of the file, or a newer package's defaults, is another driver's
+    if "setup" not in job.stages:  # which alone takes the file up; it may have changed since, or a package's defaults
         said["pipeline"] = job.pipeline.pipeline
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
     return replace(job, known_as=digest)
