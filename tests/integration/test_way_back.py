@@ -237,6 +237,20 @@ def test_it_is_void_until_the_cut_over(ways: Ways, monkeypatch: pytest.MonkeyPat
     ways.equal()
 
 
+def test_what_was_prepared_by_another_name_or_is_not_asked_for_any_more_is_no_way_back(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ways.there
+    there.run_all(until="verify")
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
+        patched.setattr(way_back_across.WayBackAcross, "is_ready", lambda _: 1 / 0)
+        there.run("swap")
+    given_up = {"swap": {"fence": "read_only"}}
+    assert not there.run("swap", **given_up).blocked
+    assert there.run("cleanup", **given_up).state == "done"
+
+
 def test_a_reset_takes_away_what_was_prepared_and_nothing_that_lives(
     ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_slot_capture_of,
 )
 from airflow_provider_pgddl.engine.journal import lease, migrations
-from airflow_provider_pgddl.engine.journal.births import Births, born_by
+from airflow_provider_pgddl.engine.journal.births import Births, way_back_that_lives
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
@@ -131,7 +131,7 @@ def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, targ
             f"pipeline {pipeline.pipeline!r} is the way back of {row.born_of!r}: its tables are none that it has made",
             todo="run stage cleanup of it, which gives the way back up",
         )
-    back = None if pipeline.in_place else born_by(source, pipeline.pipeline)
+    back = None if pipeline.in_place else way_back_that_lives(source, pipeline.pipeline) or pipeline.swap.way_back
     found = Births(source, back).find() if back else None
     if back is None or found is None or found.of != pipeline.pipeline or found.finished:
         return

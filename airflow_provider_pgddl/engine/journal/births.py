@@ -32,10 +32,12 @@ class Run:
     finished: bool
 
 
-def born_by(conn: Session, pipeline: str) -> str | None:
-    """The pipeline whose present run is the way back of this one's cut-over, or is prepared for one, and has not ended:
-    whatever a file says by now."""
-    row = conn.execute(_Q["born_by"], [pipeline], prepare=True).fetchone() if exists(conn) else None
+def way_back_that_lives(conn: Session, pipeline: str) -> str | None:
+    """The pipeline that is the way back of this one's cut-over and lives, whatever a file says by now. None where the
+    journal here is another role's, in which nothing of ours can be."""
+    if conn.execute(_Q["may_read"], prepare=True).fetchone() != (True,):
+        return None
+    row = conn.execute(_Q["living"], [pipeline], prepare=True).fetchone()
     return str(row[0]) if row else None
 
 

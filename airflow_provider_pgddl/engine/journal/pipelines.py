@@ -173,6 +173,7 @@ class Journal(JournalSection):
 
     def set_cut_over(self) -> None:
         self._write("set_cut_over", [self.pipeline])
+        self._write("end_requests", ["not done: the run is past its swap", self.pipeline])
 
     def set_reverted(self, *, tables_only: bool = False) -> None:
         """The swap was taken back: the copies are copies again, and what acts on writers waits for the next swap; with

@@ -3,8 +3,13 @@
 SELECT run, pg_catalog.to_jsonb(p) -> 'unborn', pg_catalog.to_jsonb(p) ->> 'born_of', cut_over_at IS NOT NULL, finished_at IS NOT NULL
 FROM pgddl.pipelines p WHERE pipeline = %s
 
--- name: born_by
-SELECT pipeline FROM pgddl.pipelines p WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND finished_at IS NULL
+-- name: may_read
+SELECT pg_catalog.has_table_privilege(pg_catalog.to_regclass('pgddl.pipelines'), 'SELECT')
+
+-- name: living
+SELECT pipeline FROM pgddl.pipelines p
+WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND pg_catalog.to_jsonb(p) ->> 'unborn' IS NULL
+  AND cut_over_at IS NULL AND finished_at IS NULL
 
 -- name: make_unborn
 INSERT INTO pgddl.pipelines AS p (pipeline, job, config, source_system, source_timeline, born_of, unborn)

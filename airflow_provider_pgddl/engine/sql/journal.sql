@@ -578,6 +578,9 @@ SELECT id, who, about AS table, digest FROM pgddl.actions WHERE pipeline = %s AN
 -- name: end_request
 UPDATE pgddl.actions SET ended_at = pg_catalog.clock_timestamp(), outcome = %s WHERE id = %s AND ended_at IS NULL
 
+-- name: end_requests
+UPDATE pgddl.actions SET ended_at = pg_catalog.clock_timestamp(), outcome = %s WHERE pipeline = %s AND ended_at IS NULL
+
 -- name: latest_actions
 SELECT at, who, action, about, note, ended_at, outcome FROM pgddl.actions WHERE pipeline = %s
 ORDER BY ended_at IS NULL DESC, id DESC LIMIT 20

@@ -82,9 +82,9 @@ def run(job: Job) -> StageResult:
             return rehearsed
         with context.fenced("stage.before_start_commit"):
             journal.stage_runs.start(job.id, number, job.stage, context.lease.token)
-        lower_left(context)
-        context.border().wait()
         with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
+            lower_left(context)
+            context.border().wait()
             result = _run(context, stage)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})

@@ -49,6 +49,7 @@ from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries
 from airflow_provider_pgddl.engine.swapping import way_back_across
+from airflow_provider_pgddl.engine.swapping.fence import lower_left
 
 
 def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
@@ -88,9 +89,12 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             _migrate(pipeline, source, "injector")
         failpoint("setup.before_name", source)
         change_log.register_pipeline(source, name, journal_name)
+        if migrations.state(source, "core")["pending"]:
+            raise Retry("the last pipeline of this source has just taken its capture away", todo="run it again")
     held.take(job.conninfo("source"))
     context = Context(replace(job, pipeline=pipeline), held, stack)
     way_back_across.begin(context)
+    lower_left(context)  # while the tables that it stands on are known
     if planned is None:
         _record_pipeline(context)
     else:

@@ -77,10 +77,21 @@ def close_again(context: Context, conn: Session, pipeline: str, tables: Collecti
 
 def lower_left(context: Context) -> None:
     """A swap that was killed between its fence and its end has left applications without a place to write to: whatever
-    runs next over all tables takes the fence down, before it waits for anything."""
-    if context.in_place or context.job.tables is not None or context.row().cut_over_at is not None:
+    runs next over all tables takes the fence down, before it waits for anything.
+
+    Not so where commits of the target are lost, unless a swap is asked for: a cut-over may be among them, with
+    applications that go on there. And no cleanup, which ends what the failover of a new server has left."""
+    if context.in_place or context.job.tables is not None:
         return
-    lower_own_fences(context, context.source, context.target, context.tables())
+    closed = set(fence.fenced(context.source, context.name))
+    if not closed or closed.isdisjoint((t.schema, t.name) for t in context.journal.tables.of(context.journal.run)):
+        return
+    row = context.row()
+    if row.cut_over_at is None and (
+        context.job.stage == "swap" or not (row.verify_needed or context.job.stage == "cleanup")
+    ):
+        lower_own_fences(context, context.source, context.target, context.tables())
+        context.say("a swap was killed behind its fence: that is down, and applications can write to the source again")
 
 
 def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:

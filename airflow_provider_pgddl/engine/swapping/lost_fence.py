@@ -32,11 +32,11 @@ def held_for(context: Context, pipeline: Pipeline) -> Iterator[Lease]:
         yield held
 
 
-def close_behind(context: Context) -> None:
+def close_behind(context: Context, name: str) -> None:
     """Where the old server was failed over to a state from before the fence: what was committed since is not there, and
-    what was written there since is nowhere else. That has to be known before the fence is up again."""
+    what was written there since is nowhere else. That has to be known before the fence is up again. `name`: of the way
+    back."""
     tables = stays(context)
-    name = str(context.pipeline.swap.way_back)
     found = Births(context.source, name).find()
     if found is not None and found.of == context.name and found.cut_over:
         return  # applications are back there

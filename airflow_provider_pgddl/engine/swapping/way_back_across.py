@@ -36,7 +36,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
 from airflow_provider_pgddl.engine.job.context import Context, patiently
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import lease, migrations
-from airflow_provider_pgddl.engine.journal.births import Births, Run, born_by
+from airflow_provider_pgddl.engine.journal.births import Births, Run, way_back_that_lives
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -166,7 +166,7 @@ def hand_over(context: Context) -> None:
     if context.in_place or (name := _way_back_of(context)) is None:
         return
     tables = context.tables()
-    close_behind(context)
+    close_behind(context, name)
     note_late(context)
     if change_log.captured_roots(context.source, context.name):
         context.receive()
@@ -284,8 +284,9 @@ def living(context: Context) -> str | None:
 
 
 def _way_back_of(context: Context) -> str | None:
-    """By who was born; the file may have another name by now, or none."""
-    return born_by(context.source, context.name) or context.pipeline.swap.way_back
+    """The one that lives: the file may have another name by now, or none. Else, for one that does not live yet or any
+    more, by the file."""
+    return way_back_that_lives(context.source, context.name) or context.pipeline.swap.way_back
 
 
 # --- preparing --------------------------------------------------------------------------------------------------------
