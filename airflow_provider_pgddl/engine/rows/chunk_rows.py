@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +52,26 @@ def rows_of(
             for op, value in ((">=", low), ("<", high))
             if value is not None
         ] or [sql.SQL("{} IS {}NULL").format(column, sql.SQL("NOT " if kind == "values" else ""))]
-    rows = table.plan.rows_of(sql.SQL("ONLY {}").format(leaf))
+    rows = leaf_rows(table.plan, table.version, leaf)
     return sql.SQL("FROM {} AS t WHERE {}").format(rows, sql.SQL(" AND ").join(terms))
+
+
+def leaf_rows(plan: Plan, version: Mapping[str, Any], leaf: sql.Identifier) -> sql.Composable:
+    """A leaf's own rows that belong on the target, in FROM, where an alias has to follow; with their ctid.
+
+    A partition may compute a virtual column otherwise than its root does, by which rows are read everywhere else."""
+    only = sql.SQL("ONLY {}").format(leaf)
+    columns = version["columns"]
+    if not plan.partitioned or all(column["generated"] != "v" for column in columns.values()):
+        return plan.rows_of(only)
+    shown = [
+        sql.SQL("({}) AS {}").format(sql.SQL(column["default"]), sql.Identifier(name))
+        if column["generated"] == "v"
+        else sql.Identifier(name)
+        for name, column in columns.items()
+    ]
+    rows = sql.SQL("(SELECT {}, ctid FROM {})").format(sql.SQL(", ").join(shown), only)
+    return sql.SQL("(SELECT r.* FROM {} AS r WHERE ({}))").format(rows, sql.SQL(plan.where)) if plan.where else rows
 
 
 def _type_of(table: TableToCopy, column: str) -> str:

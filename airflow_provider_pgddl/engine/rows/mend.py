@@ -82,7 +82,7 @@ def _stage(replica: Replica, table: TableRow, within: Range, staging: sql.Identi
     another range."""
     plan, target = table.plan, replica.target
     limited = where(plan, within)
-    keys = copy_keys(replica, plan, plan.source, staging, limited)
+    keys = copy_keys(replica, plan, plan.rows, staging, limited)
     query = sql.SQL(_Q["keys_of_copy"]).format(
         keys=sql.SQL(", ").join(
             sql.SQL("{}::{}").format(sql.Identifier("c", c), sql.SQL(t))

@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.chunk_rows import leaf_rows
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -115,7 +116,7 @@ def reload_part(
                 record(replica.target)
                 staging = staging_table(replica.target, "ingest", table.plan, table.id)
                 differ = replace(table.plan, where=_one_alone(was.where, table.plan.where))
-                keys = copy_keys(replica, differ, differ.source, staging)
+                keys = copy_keys(replica, differ, differ.rows, staging)
                 ingest_keys(replica.target, table, staging, (), behind=coded)
             flush(replica.watcher, insert_lsn(replica.source))
             number = _note_as_window(replica, keys)
@@ -183,7 +184,7 @@ def _make_pending(
         empty_copy(replica.target, table.plan, role)
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
-        keys = copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
+        keys = copy_keys(replica, table.plan, table.plan.rows, pending_table(table.id))
         # A key of those that waited may be of a row that is gone; and the source may just have come to have rows that
         # only the target had: the log that said so has been forgotten.
         if table.plan.operations:
@@ -192,7 +193,8 @@ def _make_pending(
             delete_from_copy(replica.target, table, pending_table(table.id), behind=coded)
         return keys
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
-    rows = sum(copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
+    parts = [leaf_rows(table.plan, table.version, leaf) for leaf in leaves.values()]
+    rows = sum(copy_keys(replica, table.plan, part, staging) for part in parts)
     copy_only_columns.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
     ingest_keys(replica.target, table, staging, list(leaves), behind=coded)
@@ -202,13 +204,13 @@ def _make_pending(
 def copy_keys(
     replica: Replica,
     plan: Plan,
-    relation: sql.Composable,
+    rows: sql.Composable,
     into: sql.Identifier,
     limited: sql.Composable = NOT_LIMITED,
 ) -> int:
-    """The keys of the source's rows in `relation` that belong on the target; of a range by `limited`, its WHERE."""
+    """The keys of rows of the source (`Plan.rows`, `leaf_rows`); of a range by `limited`, its WHERE."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))
-    query = sql.SQL("SELECT {} FROM {} AS t{}").format(names, plan.rows_of(relation), limited)
+    query = sql.SQL("SELECT {} FROM {} AS t{}").format(names, rows, limited)
     # This is no window, and the last one may have had nothing to do with the table.
     role = foreign_code.reader_of(replica.source, plan, asked=False)
     with as_owner.selected(replica.source, role, query, plan.key.types) as keys:
