@@ -55,9 +55,12 @@ def alterations(facts: Facts) -> Iterator[Finding]:
                     yield Finding("error", "alter", "pipeline", written(*table), what)
         place = facts.pipeline.where("rewrite", key, "alter")
         retyped = [action.column for action in actions(facts, table) if action.kind == "TYPE"]
-        for column, made in facts.source.rows("generated_from", oid=facts.oids[table], columns=retyped):
+        for column, made, virtual in facts.source.rows("generated_from", oid=facts.oids[table], columns=retyped):
             what = f"{place}: column {written(column)} gets no other type, {written(made)} is generated from it"
-            fix = f"ALTER TABLE {facts.source.name(*table)} ALTER COLUMN {facts.source.name(made)} DROP EXPRESSION;"
+            alter, name = f"ALTER TABLE {facts.source.name(*table)}", facts.source.name(made)
+            fix = f"{alter} ALTER COLUMN {name} DROP EXPRESSION;"
+            if virtual:  # it has no values that could stay
+                fix = f"{alter} DROP COLUMN {name};\n-- after the swap: {alter} ADD COLUMN {virtual};"
             yield Finding("error", "alter", "pipeline", written(*table), what, fix)
         for column, user in facts.source.rows("column_users", oid=facts.oids[table], columns=dropped):
             what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"

@@ -135,8 +135,10 @@ WHERE a.attrelid = %(oid)s AND a.attname = ANY(%(columns)s::text[]) AND d.deptyp
 ORDER BY 1, 2
 
 -- name: generated_from
--- Generated columns that are computed from these: Postgres changes no type below one.
-SELECT DISTINCT a.attname::text, g.attname::text
+-- Generated columns that are computed from these: Postgres changes no type below one. What makes a virtual one again.
+SELECT DISTINCT a.attname::text, g.attname::text,
+       CASE g.attgenerated WHEN 'v' THEN pg_catalog.format('%%I %%s GENERATED ALWAYS AS (%%s) VIRTUAL', g.attname,
+           pg_catalog.format_type(g.atttypid, g.atttypmod), pg_catalog.pg_get_expr(f.adbin, f.adrelid)) END
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_depend d ON d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
      AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass

@@ -5,9 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
+from tests.conftest import Database
 from tests.integration.preflights.findings import ORDERS, apply_fix, errors, findings, in_place, only, run
 
 DEPENDENTS = {
@@ -66,6 +68,22 @@ REFUSED = {
     "refers to it": "CREATE VIEW public.v AS SELECT id FROM public.orders; CREATE TABLE public.x (v public.v)",
     "column id gets no other type": "ALTER TABLE public.orders ADD twice int GENERATED ALWAYS AS (id * 2) STORED",
 }
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+def test_the_fix_for_a_column_that_is_generated_from_one_of_another_type(
+    pg18: Cluster, database: Database, kind: str
+) -> None:
+    dsn = database(pg18)
+    run(dsn, ORDERS, f"ALTER TABLE public.orders ADD twice int GENERATED ALWAYS AS (id * 2) {kind}")
+    file = in_place("public.orders")
+    file["rewrite"] = {"public.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+    finding = only(findings(file, dsn), "alter")
+    apply_fix(dsn, finding)
+    assert findings(file, dsn) == []
+    if kind == "VIRTUAL":
+        run(dsn, (finding.fix or "").partition("-- after the swap: ")[2])
+        assert findings(file, dsn) == [finding]
 
 
 @pytest.mark.parametrize(("why", "statement"), REFUSED.items(), ids=REFUSED)
