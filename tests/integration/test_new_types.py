@@ -87,6 +87,100 @@ def test_what_the_new_types_break_is_found_before_anything_is_moved(rewrite: Cal
     assert one(move.source, "SELECT pg_typeof(id)::text FROM m.t") == "bigint"
 
 
+KEYED = """
+    CREATE SCHEMA m;
+    CREATE TABLE m.t (id int PRIMARY KEY, at date NOT NULL, name text);
+    CREATE VIEW m.listed AS SELECT t.id, t.name, count(*) AS n FROM m.t GROUP BY t.id;
+    CREATE VIEW m.fine AS SELECT t.id, t.at, t.name, count(*) AS n FROM m.t GROUP BY t.id, t.at;
+    CREATE MATERIALIZED VIEW m.kept AS SELECT t.name FROM m.t GROUP BY t.id;
+    CREATE POLICY own ON m.t USING (EXISTS (SELECT t2.name FROM m.t t2 GROUP BY t2.id))
+"""
+
+
+def test_what_the_key_of_a_partitioned_table_breaks_is_found_as_well(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    dsn = database(pg18)
+    do(dsn, KEYED)
+    by = {"m.t": {"partition_by": {"column": "at", "range": "month"}}}
+    move = lifecycle(dsn, rewrite=by, backfill={"workers": 1}, swap={"recreate_materialized_views": True})
+    before = catalog_lines(dsn)
+    found = findings(move)
+    assert {f["what"].split(" cannot make ")[-1].split(" for the new key")[0] for f in found} == {
+        "VIEW m.listed", "MATERIALIZED VIEW m.kept USING heap", "policy own",
+    }  # fmt: skip
+    assert catalog_lines(dsn) == before
+    do(dsn, "DROP VIEW m.listed", "DROP MATERIALIZED VIEW m.kept", "DROP POLICY own ON m.t")
+    assert findings(move) == []
+    move.run_all(until="swap")
+
+
+PLAIN = """
+    CREATE SCHEMA m;
+    CREATE TABLE m.t (id int PRIMARY KEY, at date NOT NULL, UNIQUE (id, at));
+    CREATE TABLE m.other (id int PRIMARY KEY);
+    CREATE TABLE m.third (id int PRIMARY KEY);
+    CREATE VIEW m.seen AS SELECT id FROM ONLY m.t;
+    CREATE VIEW m.fine AS SELECT t.id FROM m.t, ONLY m.other;
+    CREATE POLICY own ON m.t USING (EXISTS (SELECT FROM ONLY m.t t2));
+    CREATE POLICY others ON m.other USING (EXISTS (SELECT FROM ONLY m.t));
+    CREATE RULE ruled AS ON INSERT TO m.other DO ALSO DELETE FROM ONLY m.t;
+    CREATE FUNCTION m.body() RETURNS void BEGIN ATOMIC UPDATE ONLY m.t SET id = id; END;
+    CREATE RULE taken AS ON INSERT TO m.other DO ALSO
+        INSERT INTO m.t VALUES (new.id, now()) ON CONFLICT (id) DO NOTHING;
+    CREATE FUNCTION m.fine() RETURNS void BEGIN ATOMIC
+        INSERT INTO m.t VALUES (1, now()) ON CONFLICT (id, at) DO NOTHING;
+        INSERT INTO m.third VALUES (1) ON CONFLICT (id) DO NOTHING; END
+"""
+
+
+def test_what_is_said_of_a_plain_table_is_refused_where_it_is_partitioned(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """It would be made, and find no row of the table, or no index."""
+    dsn = database(pg18)
+    do(dsn, PLAIN)
+    assert findings(lifecycle(dsn, rewrite={"m.t": {}})) == []
+    found = findings(lifecycle(dsn, rewrite={"m.t": {"partition_by": {"column": "at", "range": "month"}}}))
+    assert {f["what"].split(" reads ONLY")[0].split(" has ON")[0] for f in found} == {
+        "VIEW m.seen", "policy own", "POLICY others ON m.other USING", "RULE ruled", "FUNCTION m.body", "RULE taken",
+    }  # fmt: skip
+
+
+TYPED = """
+    CREATE SCHEMA m;
+    CREATE TABLE m.t (id int PRIMARY KEY, no int UNIQUE, code text UNIQUE, up int REFERENCES m.t);
+    CREATE TABLE m.o (id int PRIMARY KEY, t int CONSTRAINT o_t REFERENCES m.t (no) ON DELETE CASCADE,
+                      code text CONSTRAINT o_code REFERENCES m.t (code), late int);
+    ALTER TABLE m.o ADD CONSTRAINT late FOREIGN KEY (late) REFERENCES m.t (no) NOT VALID;
+    CREATE INDEX brin ON m.t USING brin (no int4_minmax_multi_ops) WHERE id > 1;
+    CREATE INDEX fine ON m.t (no, id);
+    CREATE PUBLICATION p FOR TABLE m.t WHERE (id > 5 AND no > 0) WITH (publish = 'insert');
+    CREATE PUBLICATION q FOR TABLE m.t WHERE (id > 5)
+"""
+
+
+def test_foreign_keys_row_filters_and_operator_classes_that_new_types_do_not_go_with_are_found(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    dsn = database(pg18)
+    do(dsn, TYPED)
+    before = catalog_lines(dsn)
+    one_table = {"m.t": {"alter": ["ALTER COLUMN no TYPE text"]}}
+    move = lifecycle(dsn, rewrite=one_table, backfill={"workers": 1})
+    found = findings(move)
+    told = {f["what"].split(" cannot make ")[-1].split(" for the new types")[0]: f["what"] for f in found}
+    assert set(told) == {"foreign key o_t of m.o", "foreign key late of m.o", "index brin", "publication p"}
+    assert 'Key columns "t" of the referencing table and "no" of the referenced' in told["foreign key o_t of m.o"]
+    both = one_table | {"m.o": {"alter": ["ALTER COLUMN t TYPE text", "ALTER COLUMN late TYPE text"]}}
+    left = findings(lifecycle(dsn, rewrite=both))
+    assert {f["what"].split(" cannot make ")[-1].split(" for")[0] for f in left} == {"index brin", "publication p"}
+    assert catalog_lines(dsn) == before
+    do(dsn, *(f["fix"] for f in found))
+    assert findings(move) == []
+    move.run_all(until="swap")
+
+
 LATE = "CREATE POLICY late ON m.t USING (m.b('late', id))"
 
 

@@ -32,6 +32,15 @@ def partitioned(statement: str, method: str, column: str, actions: Iterable[Alte
     return deparse(tree)
 
 
+def with_key(statement: str, column: str) -> str:
+    """CREATE TABLE with the column in its primary key."""
+    tree = parse(statement)
+    for element in (unwrap(each) for each in statement_node(tree).table_elts):
+        if kind_of(element) == "Constraint":
+            _extend(element, column)
+    return deparse(tree)
+
+
 def fits_partitioned(action: AlterAction, column: str) -> bool:
     """Whether an action of rewrite.alter is done to the partitioned table as a whole: not what each of its partitions
     is set to, nor the type that the partition key was made with."""

@@ -118,8 +118,9 @@ def what_replacing_breaks(
 
 
 def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
-    """What has come on the tables since setup, and the swap cannot make for the new types."""
-    return list(new_types.broken(Facts(pipeline, [Side("source", conn)], tables)))
+    """What has come on the tables since setup, and the swap cannot make for the new types and keys."""
+    facts = Facts(pipeline, [Side("source", conn)], tables)
+    return [*new_types.said_of_plain_tables(facts), *new_types.broken(facts)]
 
 
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
@@ -147,7 +148,8 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         in_place = [
             rewriting.alterations, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
-            rewriting.published, rewriting.replicated, new_types.broken,
+            rewriting.published, rewriting.replicated, new_types.said_of_plain_tables,
+            new_types.broken,
         ]  # fmt: skip
         return [*_SERVERS, *_TABLES, *in_place, *last]
     created = [

@@ -6,7 +6,7 @@ analysed, and what a literal would run is refused as it is at the swap. No lock 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import psycopg
@@ -25,15 +25,19 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     walk,
 )
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import with_key
 from airflow_provider_pgddl.engine.ddl.relocate import try_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.names import column_name, written
+from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
 from airflow_provider_pgddl.engine.preflight.facts import Facts, actions
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("swap_rehearsal")
+ROW_FILTERS = 150_000  # from here on publications have them
 
 
 class _Made(NamedTuple):
@@ -46,52 +50,113 @@ class _Made(NamedTuple):
 
 
 def broken(facts: Facts) -> Iterator[Finding]:
-    """What the new types break: made on twins of the tables as they will be it fails, as they are it does not."""
+    """What the new types and keys break: made on twins of the tables as they will be it fails, as they are it does
+    not."""
     types = {
         (table, action.column): action.suffix
         for table in facts.oids
         for action in actions(facts, table)
         if action.kind == "TYPE" and action.column
     }
-    if not types:
+    keys = {table: column_name(by.column) for table, by in _split(facts)}
+    if not types and not keys:
         return
-    changed = {oid: [c for name, c in types if name == table] for oid, table in facts.names.items()}
-    asked = facts.pipeline.swap.recreate_materialized_views
-    carried = dependents.read(facts.source.conn, list(facts.names), changed, materialized=asked)
-    made, twins = _made(facts, carried), _twins(facts, carried)
+    made, carried = _all_made(facts, types)
+    twins = _twins(facts, carried)
     try:
-        failed = _failures(facts, _retyped(twins, types), made)
+        failed = _failures(facts, _with_keys(_retyped(twins, types), keys), made)
         anyway = _failures(facts, twins, made) if failed else {}
     except StageFailed:
         return  # what cannot be read as SQL cannot be made here; the swap runs it as it is
-    as_it_is = {(one.table, one.what) for one in anyway}
+    told = {(one.table, one.what) for one in anyway}
+    news = " and ".join([*(["types"] if types else []), *(["key"] if keys else [])])
     for one, error in failed.items():
-        if (one.table, one.what) in as_it_is and not isinstance(error, StageFailed):
+        if (one.table, one.what) in told and not isinstance(error, StageFailed):
             continue  # it is only here that it cannot be made
+        told.add((one.table, one.what))
         why = error.what if isinstance(error, StageFailed) else error.diag.message_primary
+        if isinstance(error, pg.DatatypeMismatch):
+            why = ": ".join(filter(None, [why, error.diag.message_detail]))
         table = facts.written(one.table) if one.table else None
-        what = f"the swap cannot make {one.what} for the new types: {why}"
+        what = f"the swap cannot make {one.what} for the new {news}: {why}"
         yield Finding("error", "new_types", "source", table, what, one.fix)
 
 
-def _made(facts: Facts, carried: dependents.Carried) -> list[_Made]:
+def said_of_plain_tables(facts: Facts) -> Iterator[Finding]:
+    """What nothing refuses to make, and what goes wrong each time that it runs: SQL that reads ONLY a table that is
+    going to be partitioned finds no row, and an ON CONFLICT without the partition key no index."""
+    keys = {table: column_name(by.column) for table, by in _split(facts)}
+    for one in _all_made(facts, {})[0] if keys else ():
+        try:
+            nodes = [*walk(parse(one.statement))]
+        except StageFailed:
+            continue
+        alone = {relation(node) for node in nodes if kind_of(node) == "RangeVar" and not node.inh}
+        inferred = {relation(node.relation): _inferred(node) for node in nodes if kind_of(node) == "InsertStmt"}
+        for table, key in keys.items():
+            if table in alone:
+                what = "reads ONLY it, which has no rows of its own once it is partitioned"
+            elif inferred.get(table) and key not in inferred[table]:
+                what = f"has ON CONFLICT ({', '.join(inferred[table])}), which is no key of it once it is partitioned"
+            else:
+                continue
+            fix = one.fix.split("  -- ")[0] + "  -- and create it again without that"
+            yield Finding("error", "plain", "source", written(*table), f"{one.what} {what}", fix)
+
+
+def _inferred(insert: Node) -> list[str]:
+    """The columns by which ON CONFLICT finds its index."""
+    return [unwrap(element).name for element in insert.on_conflict_clause.infer.index_elems]
+
+
+def _split(facts: Facts) -> Iterator[tuple[Name, PartitionBy]]:
+    for table, rewrite in facts.pipeline.rewrites.items():
+        if rewrite.partition_by is not None and facts.kinds.get(table) == "r":
+            yield table, rewrite.partition_by
+
+
+def _all_made(facts: Facts, types: Collection[tuple[Name, str]]) -> tuple[list[_Made], dependents.Carried]:
+    changed = {oid: [c for name, c in types if name == table] for oid, table in facts.names.items()}
+    asked = facts.pipeline.swap.recreate_materialized_views
+    carried = dependents.read(facts.source.conn, list(facts.names), changed, materialized=asked)
     of_others = [*(one.statements[0] for one in reversed(carried.made)), *carried.again]
-    again = "  -- and create it again after the swap, for the new types"
-    rows = facts.source.conn.execute(_Q["own"], {"oids": list(facts.names)}).fetchall()
-    own = [_Made(oid, what, statement, fix + again) for oid, what, statement, fix in rows]
-    return own + [_Made(0, _called(s), s, "drop it, and create it again after the swap") for s in of_others]
+    again = "  -- and create it again after the swap, for the new table"
+    conn, oids = facts.source.conn, {"oids": list(facts.names)}
+    keys = [_Made(*row) for row in conn.execute(_Q["keys"], oids).fetchall()]
+    queried = ["own", *(["row_filters"] if facts.source.version >= ROW_FILTERS else [])]
+    own = [_Made(*row) for query in queried for row in conn.execute(_Q[query], oids).fetchall()]
+    own += [_Made(oid, what, _bare(text), fix) for oid, what, text, fix in conn.execute(_Q["indexes"], oids).fetchall()]
+    own = [one._replace(fix=one.fix + again) for one in own]
+    others = [_Made(0, _called(s), s, "drop it, and create it again after the swap") for s in of_others]
+    return keys + own + others, carried
+
+
+def _bare(index: str) -> str:
+    """CREATE INDEX with no more than its columns, so that nothing is evaluated, under no name that is taken."""
+    tree = parse(index)
+    node = statement_node(tree)
+    for field in ("idxname", "where_clause", "unique", "nulls_not_distinct", "table_space"):
+        node.ClearField(field)
+    return deparse(tree)
 
 
 def _called(statement: str) -> str:
-    return " ".join(statement.split("(", 1)[0].split(" AS ", 1)[0].split()[1:]).removeprefix("OR REPLACE ")
+    words = statement.split("(", 1)[0].split()
+    return " ".join(words[1:]).split(" AS ", 1)[0].removeprefix("OR REPLACE ")
 
 
 def _twins(facts: Facts, carried: dependents.Carried) -> dict[Name, str]:
-    """CREATE TABLE for the tables, and for others whose policies and rules are told anew."""
-    names = sorted({*facts.oids, *carried.tables})
+    """CREATE TABLE for the tables, for others whose policies and rules are told anew, and for those at the other end of
+    a foreign key."""
+    others = facts.source.conn.execute(_Q["other_ends"], {"oids": list(facts.names)}).fetchall()
+    names = sorted({*facts.oids, *carried.tables, *((schema, name) for schema, name in others)})
     args = {"schemas": [s for s, _ in names], "names": [n for _, n in names]}
     rows = facts.source.conn.execute(_Q["twins"], args).fetchall()
     return {(schema, name): statement for schema, name, statement in rows}
+
+
+def _with_keys(twins: Mapping[Name, str], keys: Mapping[Name, str]) -> dict[Name, str]:
+    return {table: with_key(text, keys[table]) if table in keys else text for table, text in twins.items()}
 
 
 def _retyped(twins: Mapping[Name, str], types: Mapping[tuple[Name, str], str]) -> dict[Name, str]:

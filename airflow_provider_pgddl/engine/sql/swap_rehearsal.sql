@@ -39,6 +39,56 @@ LEFT JOIN pg_catalog.pg_constraint k ON k.conindid = i.indexrelid AND k.contype 
 WHERE i.indrelid = ANY(%(oids)s::oid[]) AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
 ORDER BY 1, 2
 
+-- name: indexes
+-- Those of plain columns: their operator classes may be of one type.
+SELECT i.indrelid, pg_catalog.format('index %%I', x.relname), pg_catalog.pg_get_indexdef(i.indexrelid),
+       CASE WHEN k.oid IS NULL THEN pg_catalog.format('DROP INDEX %%I.%%I;', n.nspname, x.relname)
+            ELSE pg_catalog.format('ALTER TABLE %%I.%%I DROP CONSTRAINT %%I;', n.nspname, c.relname, k.conname) END
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+JOIN pg_catalog.pg_class c ON c.oid = i.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_constraint k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x')
+WHERE i.indrelid = ANY(%(oids)s::oid[]) AND i.indexprs IS NULL
+ORDER BY 1, 2
+
+-- name: keys
+-- Foreign keys from or to these tables, each behind what is unique on its other end; NOT VALID, so that nothing is planned.
+SELECT k.table_oid, k.what, s.statement, k.fix
+FROM (
+    SELECT f.oid, CASE WHEN f.conrelid = ANY(%(oids)s::oid[]) THEN f.conrelid ELSE f.confrelid END AS table_oid,
+           pg_catalog.format('foreign key %%I of %%I.%%I', f.conname, n.nspname, c.relname) AS what,
+           pg_catalog.format('ALTER TABLE %%I.%%I ADD UNIQUE (%%s)', rn.nspname, r.relname,
+               (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY u.no)
+                FROM pg_catalog.unnest(f.confkey) WITH ORDINALITY u(attnum, no)
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = f.confrelid AND a.attnum = u.attnum)) AS made_unique,
+           pg_catalog.format('ALTER TABLE %%I.%%I ADD CONSTRAINT %%I %%s NOT VALID', n.nspname, c.relname, f.conname,
+               pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(f.oid), ' NOT VALID$', '')) AS made,
+           pg_catalog.format('ALTER TABLE %%I.%%I DROP CONSTRAINT %%I;  -- or rewrite both tables, with types that go together',
+               n.nspname, c.relname, f.conname) AS fix
+    FROM pg_catalog.pg_constraint f
+    JOIN pg_catalog.pg_class c ON c.oid = f.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_class r ON r.oid = f.confrelid JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+    WHERE f.contype = 'f' AND f.conparentid = 0 AND (f.conrelid = ANY(%(oids)s::oid[]) OR f.confrelid = ANY(%(oids)s::oid[]))
+) k CROSS JOIN LATERAL (VALUES (1, k.made_unique), (2, k.made)) s(no, statement)
+ORDER BY k.oid, s.no
+
+-- name: other_ends
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class c ON c.oid IN (f.conrelid, f.confrelid)
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE f.contype = 'f' AND f.conparentid = 0 AND (f.conrelid = ANY(%(oids)s::oid[]) OR f.confrelid = ANY(%(oids)s::oid[]))
+
+-- name: row_filters
+-- From 15 on, each as a view with its condition.
+SELECT r.prrelid, pg_catalog.format('publication %%I', p.pubname),
+       pg_catalog.format('CREATE VIEW %%I.%%I AS SELECT 1 AS filtered FROM %%I.%%I WHERE %%s', n.nspname, 'pgddl filter ' || r.oid,
+           n.nspname, c.relname, pg_catalog.pg_get_expr(r.prqual, r.prrelid)),
+       pg_catalog.format('ALTER PUBLICATION %%I DROP TABLE ONLY %%I.%%I;', p.pubname, n.nspname, c.relname)
+FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+JOIN pg_catalog.pg_class c ON c.oid = r.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE r.prrelid = ANY(%(oids)s::oid[]) AND r.prqual IS NOT NULL
+ORDER BY 1, 2
+
 -- name: twins
 -- CREATE TABLE with no more than columns, and the primary key, by which a view may group, of relations by name.
 SELECT n.nspname::text, c.relname::text, pg_catalog.format('CREATE TABLE %%I.%%I (%%s%%s)', n.nspname, c.relname,
