@@ -24,10 +24,12 @@ PAGE = (FOLDER / "index.md").read_text() + (REPOSITORY / "docs" / "reference" / 
 USERS = ("public", "users")
 
 # A selector, a range, a function or a word between operators: what our expressions are made of.
-NAME = re.compile(r"\bpgddl_\w+")
-SELECTOR = re.compile(r"(pgddl_\w+)\{([^}]*)\}")
+# Of others' metrics we use the age of the file that the page has node_exporter read.
+AGE, FILES = "node_textfile_mtime_seconds", {"/var/lib/node_exporter/textfile/pgddl_shop.prom", "pgddl_shop.prom"}
+NAME = re.compile(rf"\b(?:pgddl_\w+|{AGE})")
+SELECTOR = re.compile(rf"(pgddl_\w+|{AGE})\{{([^}}]*)\}}")
 MATCHER = re.compile(r'\s*(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"\s*')
-WORDS = {"sum", "count", "by", "rate", "increase", "absent", "vector", "or"}
+WORDS = {"sum", "count", "by", "rate", "increase", "absent", "vector", "or", "time"}
 
 
 @pytest.fixture
@@ -79,13 +81,16 @@ def expressions() -> Iterator[str]:
 def test_an_expression_uses_only_metrics_labels_and_values_that_exist(
     expression: str, printed: dict[str, dict[str, set[str]]]
 ) -> None:
+    printed = {**printed, AGE: {"file": FILES}}
     names = NAME.findall(expression)
     assert names and set(names) <= printed.keys()
     for name, selector in SELECTOR.findall(expression):
         assert MATCHER.sub("", selector).strip(",") == ""
         for label, _, value in MATCHER.findall(selector):
             assert label in printed[name]
-            if not value.startswith("$"):
+            if label == "file":
+                assert {file for file in FILES if re.fullmatch(value, file)} == printed[name][label]
+            elif not value.startswith("$"):
                 assert set(value.split("|")) <= printed[name][label]
     for grouped in re.findall(r"by \(([^)]*)\)", expression):
         for label in grouped.split(","):
@@ -125,7 +130,8 @@ def labels_left(expression: str, printed: dict[str, dict[str, set[str]]]) -> set
     grouped = re.findall(r"by \(([^)]*)\)", expression)
     if grouped:
         return {label.strip() for label in grouped[0].split(",")}
-    return set(printed[NAME.findall(expression)[0]])
+    (name, *_) = NAME.findall(expression)
+    return {"file"} if name == AGE else set(printed[name])
 
 
 def test_the_dashboard_is_one_that_grafana_imports() -> None:
@@ -168,6 +174,8 @@ def test_the_alerts_are_rules_that_prometheus_loads() -> None:
     assert blocked["labels"]["severity"] == "critical"
     assert "pgddl schema diff --table {{ $labels.schema }}.{{ $labels.table }}" in blocked["annotations"]["description"]
     assert all(f"`{name}`" in PAGE for name in rules)
+    folder, file = re.findall(r"^cd (\S+)$|> \S+ && mv \S+ (\S+)$", PAGE, re.MULTILINE)
+    assert f"{folder[0]}/{file[1]}" in FILES and AGE in rules["PgddlMetricsOld"]["expr"]
 
 
 def test_the_page_lists_every_metric_with_its_labels(printed: dict[str, dict[str, set[str]]]) -> None:
