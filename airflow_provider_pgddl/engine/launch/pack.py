@@ -4,7 +4,9 @@ Parts of it are compiled for one Python on one kind of machine, so it says which
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import platform
 import sys
 import tarfile
@@ -33,17 +35,32 @@ def here() -> dict[str, str]:
 
 
 def pack(archive: Path) -> dict[str, str]:
-    """Writes the archive from this interpreter's packages; returns what it was made for."""
+    """Writes the archive from this interpreter's packages, the same bytes each time; returns what it was made for.
+    What was there stays until the new one is whole. StageFailed for a package that is missing, or of which nobody
+    knows the files."""
     made_for = here()
-    content = json.dumps(made_for).encode()
-    with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
-        told = tarfile.TarInfo(MADE_FOR)
-        told.size = len(content)
-        tar.addfile(told, BytesIO(content))
-        for name in NEEDED:
-            for file, place in _files(name):
-                tar.add(file, arcname=place, recursive=False)
+    files = sorted((place, file) for name in NEEDED for file, place in _files(name))
+    fresh = archive.with_name(f".{archive.name}.{os.getpid()}")
+    try:
+        with (
+            fresh.open("xb") as out,
+            gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=out, mtime=0) as zipped,
+            tarfile.open(mode="w", fileobj=zipped) as tar,
+        ):
+            _add(tar, MADE_FOR, json.dumps(made_for).encode())
+            for place, file in files:
+                _add(tar, place, file.read_bytes(), executable=bool(file.stat().st_mode & 0o111))
+        fresh.replace(archive)
+    finally:
+        fresh.unlink(missing_ok=True)
     return made_for
+
+
+def _add(tar: tarfile.TarFile, place: str, content: bytes, *, executable: bool = False) -> None:
+    """With nothing of the machine: no owner, no time, no link."""
+    info = tarfile.TarInfo(place)
+    info.size, info.mode = len(content), 0o755 if executable else 0o644
+    tar.addfile(info, BytesIO(content))
 
 
 def _files(name: str) -> Iterator[tuple[Path, str]]:
@@ -53,7 +70,12 @@ def _files(name: str) -> Iterator[tuple[Path, str]]:
         if name in _OPTIONAL:
             return
         raise StageFailed(f"{name} is not installed here", todo=f"pip install {name}") from None
-    for file in distribution.files or ():
+    if not distribution.files:
+        raise StageFailed(
+            f"the installation of {name} does not say which files it has (RECORD)",
+            todo=f"install it with pip: pip install --force-reinstall {name}",
+        )
+    for file in distribution.files:
         place = Path(distribution.locate_file(file))  # type: ignore[arg-type]
         if ".." not in file.parts and file.suffix != ".pyc" and place.is_file():
             yield place, str(file)
