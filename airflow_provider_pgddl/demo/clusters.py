@@ -28,10 +28,15 @@ from typing import Any, Literal, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from airflow_provider_pgddl.engine.job.folder import locked_folder
+from airflow_provider_pgddl.engine.job.folder import remove_left as remove_left_folders
+
 EMBEDDED = {16: "pginstall", 18: "pginstall18"}
 
 START_TIMEOUT = 60.0  # seconds; a start takes 0.2 on an idle machine, and crash recovery is the reason for more
 STOP_TIMEOUT = 30.0
+
+PREFIX = "pgddl-server"  # of a temporary folder; versions that held no lock had another
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -80,6 +85,7 @@ class Cluster:
         self._environment = dict(environment or {})
         self._bin = bin_dir
         self._temporary = folder is None
+        self._lock: int | None = None  # of a temporary folder: it goes with this process
         self._folder = folder
         self._server: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -87,7 +93,7 @@ class Cluster:
     @property
     def folder(self) -> Path:
         if self._folder is None:
-            self._folder = _temporary_folder(f"pgddl-pg{self.version}-")
+            self._folder, self._lock = _temporary_folder(f"{PREFIX}{self.version}-")
         return self._folder
 
     @property
@@ -174,6 +180,9 @@ class Cluster:
         if self._temporary and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -347,10 +356,21 @@ def _ours(folder: Path) -> bool:
     return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
 
 
-def _temporary_folder(prefix: str) -> Path:
-    for top in (tempfile.gettempdir(), "/var/tmp", "/tmp"):
+def _tops() -> tuple[str, ...]:
+    return tempfile.gettempdir(), "/var/tmp", "/tmp"
+
+
+def remove_left() -> None:
+    """Takes away the folders of servers whose process was killed with SIGKILL."""
+    owner = _owner()
+    for top in _tops():
+        remove_left_folders(PREFIX, top, owner[0] if owner else None)
+
+
+def _temporary_folder(prefix: str) -> tuple[Path, int]:
+    for top in _tops():
         if Path(top).is_dir() and _reachable(Path(top)):
-            return Path(tempfile.mkdtemp(prefix=prefix, dir=top))
+            return locked_folder(prefix, top)
     raise ClusterFailed("no temporary folder was found that the server's user can reach: set TMPDIR to one")
 
 

@@ -14,12 +14,10 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -29,13 +27,15 @@ from rich.table import Table
 
 from airflow_provider_pgddl.demo import record, shop
 from airflow_provider_pgddl.demo.airflow_run import Airflow, DagFailed, dags_folder
-from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed
+from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed, remove_left
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.demo.crossing import Crossing
 from airflow_provider_pgddl.demo.developer import CHANGES, CHANGES_THERE, Developer
 from airflow_provider_pgddl.demo.screen import Screen
+from airflow_provider_pgddl.demo.surroundings import forget_settings_of_libpq, terminable
 from airflow_provider_pgddl.demo.traffic import Notes
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
+from airflow_provider_pgddl.engine.job.folder import own_folder
 from airflow_provider_pgddl.engine.parallel import spark
 
 SHOP, BACK, REWRITE = "shop", "shop_back", "rewrite_orders"  # pipelines
@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing := spark.why_no_launch(os.environ | spark.launch_env(os.environ, local=True)):
         screen.console.print(f"[red]{escape(str(missing))}[/]")
         return 1
-    with _terminable():
+    forget_settings_of_libpq()
+    remove_left()
+    with terminable():
         try:
             return _demo(args, screen)
         except KeyboardInterrupt:
@@ -96,7 +98,7 @@ def _positive(text: str) -> int:
 
 def _demo(args: argparse.Namespace, screen: Screen) -> int:
     with contextlib.ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgddl-demo-", ignore_cleanup_errors=True)))
+        home = stack.enter_context(own_folder("pgddl-demo-home-"))
         screen.title("Two Postgres servers, a shop, and Airflow")
         old, new = stack.enter_context(Cluster(16)), stack.enter_context(Cluster(18))
         screen.say("postgres", f"16 on port {old.port}, 18 on port {new.port}")
@@ -361,21 +363,6 @@ def _stay(screen: Screen, source: str, target: str) -> None:
         )
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the demo as Ctrl-C does: in order, with nothing left running."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

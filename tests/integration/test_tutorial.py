@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,14 +46,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (file,) = re.findall(r'```yaml title="shop.yaml"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     (tmp_path / "shop.yaml").write_text(file)
     command = [sys.executable, "-m", "airflow_provider_pgddl.demo.servers"]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PGSSLMODE": "require"}  # a person's own, for other servers
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as servers:
         try:
             assert servers.stdout is not None
             assert "shop.env" in servers.stdout.readline()
             yield tmp_path
         finally:
-            servers.terminate()
+            servers.send_signal(signal.SIGHUP)  # the terminal was closed
     assert servers.returncode == 0
     assert not list(tmp_path.glob("shop.env")) and not list(tmp_path.glob("*.pgpass"))
 

@@ -13,17 +13,22 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "pgddl-job-"  # versions that held no lock had another
 
 
-@contextmanager
-def job_folder() -> Iterator[Path]:
+def job_folder() -> AbstractContextManager[Path]:
     """A new folder that only its owner can look into, until the end of the block."""
-    remove_left()
-    folder, lock = _new()
+    return own_folder(PREFIX)
+
+
+@contextmanager
+def own_folder(prefix: str) -> Iterator[Path]:
+    """The same, whose name begins so."""
+    remove_left(prefix)
+    folder, lock = locked_folder(prefix)
     try:
         yield folder
     finally:
@@ -31,23 +36,23 @@ def job_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def remove_left() -> None:
-    """Takes away what dead runs of this user have left. What cannot be taken away is nobody's error."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def remove_left(prefix: str, top: str | None = None, owner: int | None = None) -> None:
+    """Takes away what dead runs of this user, or of `owner`, have left. What cannot be taken away is nobody's error."""
+    for folder in Path(top or tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):
             lock = _open(folder)
             try:
-                if _is_ours(lock):
+                if _is_ours(lock, os.geteuid() if owner is None else owner):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder)  # it follows no link
             finally:
                 os.close(lock)
 
 
-def _new() -> tuple[Path, int]:
-    """A locked folder. Another run may take it for a dead one's until it is: then the next one."""
+def locked_folder(prefix: str, top: str | None = None) -> tuple[Path, int]:
+    """A new one, and what locks it. Another run may take it for a dead one's until it is locked: then the next one."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=top))  # mode 0700
         try:
             lock = _open(folder)
         except FileNotFoundError:
@@ -68,6 +73,6 @@ def _open(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-def _is_ours(folder: int) -> bool:
+def _is_ours(folder: int, owner: int) -> bool:
     state = os.fstat(folder)
-    return state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return state.st_uid == owner and not state.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
