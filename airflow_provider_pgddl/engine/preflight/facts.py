@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_pattern, written
+from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.foreign_code import NOTHING, Survey, survey
 from airflow_provider_pgddl.engine.server import catalog
@@ -223,6 +224,13 @@ def actions(facts: Facts, table: Name) -> list[AlterAction]:
         return alter_actions(rewrite.alter) if rewrite else []
     except PgddlError:
         return []
+
+
+def split_tables(facts: Facts) -> Iterator[tuple[Name, PartitionBy]]:
+    """Plain tables that `rewrite.partition_by` makes partitioned ones of."""
+    for table, rewrite in facts.pipeline.rewrites.items():
+        if rewrite.partition_by is not None and facts.kinds.get(table) == "r":
+            yield table, rewrite.partition_by
 
 
 def cannot_create(side: Side) -> Iterator[Finding]:

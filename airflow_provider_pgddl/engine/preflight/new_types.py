@@ -30,8 +30,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import try_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.names import column_name, written
-from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
-from airflow_provider_pgddl.engine.preflight.facts import Facts, actions
+from airflow_provider_pgddl.engine.preflight.facts import Facts, actions, split_tables
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.sql import queries
@@ -58,7 +57,7 @@ def broken(facts: Facts) -> Iterator[Finding]:
         for action in actions(facts, table)
         if action.kind == "TYPE" and action.column
     }
-    keys = {table: column_name(by.column) for table, by in _split(facts)}
+    keys = {table: column_name(by.column) for table, by in split_tables(facts)}
     if not types and not keys:
         return
     made, carried = _all_made(facts, types)
@@ -85,7 +84,7 @@ def broken(facts: Facts) -> Iterator[Finding]:
 def said_of_plain_tables(facts: Facts) -> Iterator[Finding]:
     """What nothing refuses to make, and what goes wrong each time that it runs: SQL that reads ONLY a table that is
     going to be partitioned finds no row, and an ON CONFLICT without the partition key no index."""
-    keys = {table: column_name(by.column) for table, by in _split(facts)}
+    keys = {table: column_name(by.column) for table, by in split_tables(facts)}
     for one in _all_made(facts, {})[0] if keys else ():
         try:
             nodes = [*walk(parse(one.statement))]
@@ -107,12 +106,6 @@ def said_of_plain_tables(facts: Facts) -> Iterator[Finding]:
 def _inferred(insert: Node) -> list[str]:
     """The columns by which ON CONFLICT finds its index."""
     return [unwrap(element).name for element in insert.on_conflict_clause.infer.index_elems]
-
-
-def _split(facts: Facts) -> Iterator[tuple[Name, PartitionBy]]:
-    for table, rewrite in facts.pipeline.rewrites.items():
-        if rewrite.partition_by is not None and facts.kinds.get(table) == "r":
-            yield table, rewrite.partition_by
 
 
 def _all_made(facts: Facts, types: Collection[tuple[Name, str]]) -> tuple[list[_Made], dependents.Carried]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import new_type
@@ -13,7 +15,13 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.names import column_name, written
 from airflow_provider_pgddl.engine.pipeline.rewrite import PERIODS, PartitionBy, Rewrite
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.rows.partition_cells import LIST_TYPES, PERIOD_TYPES, WIDTH_TYPES, partition_name
+from airflow_provider_pgddl.engine.rows.partition_cells import (
+    LIST_TYPES,
+    MOST,
+    PERIOD_TYPES,
+    WIDTH_TYPES,
+    partition_name,
+)
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -21,6 +29,30 @@ _Q = queries("partition_by")
 CODE = "partition_by"
 MOVES_AS_UPDATES = 150_000  # from here on foreign keys take a row that moves between partitions for one that is updated
 COLUMN_LISTS = 150_000  # from here on publications can list columns
+
+
+_DAYS = {"day": 1, "week": 7, "month": 30, "quarter": 91, "year": 365}
+
+
+def expected_partitions(conn: Session, oid: int, by: PartitionBy) -> int:
+    """About how many there will be, as far as the server's statistics of the column tell."""
+    if by.hash is not None:
+        return by.hash
+    if isinstance(by.list, tuple):
+        return len(by.list) + by.default_partition
+    args = {"oid": oid, "column": column_name(by.column)}
+    row: tuple[Any, ...] = conn.execute(_Q["spread"], args).fetchone() or (0, None, None)
+    distinct, low, high = row
+    if by.range is None:
+        return min(int(distinct), MOST)
+    try:
+        if by.range in PERIODS:
+            spread = (date.fromisoformat(high[:10]) - date.fromisoformat(low[:10])).days // _DAYS[str(by.range)]
+        else:
+            spread = int(Decimal(high) - Decimal(low)) // int(by.range)
+    except (TypeError, ValueError, ArithmeticError):  # none are known, or some that no partition takes
+        spread = 0
+    return min(spread + 1 + by.ahead, MOST)
 
 
 def partition_findings(

@@ -17,8 +17,9 @@ from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
+from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name, split_tables
 from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.preflight.partitioning import expected_partitions
 from airflow_provider_pgddl.engine.server import catalog, credentials
 from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, room, sessions_of_a_worker
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
@@ -27,6 +28,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("preflight")
 LOCKS_A_TABLE = 12  # measured, with two indexes: 9 on the source, 12 on the target
+LOCKS_A_PARTITION = 8  # with two indexes, as it is made
 
 
 def standby(facts: Facts) -> Iterator[Finding]:
@@ -197,13 +199,16 @@ def connections(facts: Facts) -> Iterator[Finding]:
 
 def locks(facts: Facts) -> Iterator[Finding]:
     """Of the server's lock table, which all sessions share: a window over tables that have all changed needs most."""
-    needed = LOCKS_A_TABLE * len(facts.rows)
+    split = [(facts.oids[table], by) for table, by in split_tables(facts)]
+    parts = sum(expected_partitions(facts.source.conn, oid, by) for oid, by in split)
+    needed = LOCKS_A_TABLE * len(facts.rows) + LOCKS_A_PARTITION * parts
+    made = f", or {parts} partitions are made and moved," if parts else ""
     for side in facts.sides:
         each, sessions = side.server["locks_a_session"], side.server["sessions"]
         if each * sessions < needed:
             what = (
                 f"there is room for about {each * sessions} locks, and where all of {len(facts.rows)} tables change "
-                f'within one window it takes up to {needed}: it would fail with "out of shared memory"'
+                f'within one window{made} it takes up to {needed}: it would fail with "out of shared memory"'
             )
             raised = math.ceil(needed / sessions)
             fix = f"ALTER SYSTEM SET max_locks_per_transaction = {raised};  -- and restart the server"

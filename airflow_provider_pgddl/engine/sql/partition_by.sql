@@ -10,6 +10,14 @@ JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %(oid)s AND a.attname = %(column)s AND a.attnum > 0 AND NOT a.attisdropped
 
+-- name: spread
+-- How many values the column has, as its statistics tell, and about the least and the greatest.
+SELECT CASE WHEN s.n_distinct < 0 THEN -s.n_distinct * greatest(c.reltuples, 0) ELSE s.n_distinct END,
+       (s.histogram_bounds::text::text[])[1], (s.histogram_bounds::text::text[])[pg_catalog.array_upper(s.histogram_bounds::text::text[], 1)]
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND NOT s.inherited
+WHERE c.oid = %(oid)s AND s.attname = %(column)s
+
 -- name: named_type
 SELECT pg_catalog.format_type(pg_catalog.to_regtype(%s), NULL)
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.engine.preflight import partitioning
+from airflow_provider_pgddl.engine.preflight import partitioning, servers
 from tests.integration.preflights.findings import apply_fix, errors, findings, only, run
 
 EVENTS = "CREATE TABLE public.events (id int PRIMARY KEY, at date NOT NULL, no int, UNIQUE (id, at))"
@@ -71,3 +71,30 @@ def test_c23_what_no_partitioned_table_has_is_refused(dsn: str, case: str) -> No
     assert words in finding.what
     apply_fix(dsn, finding)
     assert errors(findings(split(), dsn)) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "parts"),
+    [
+        ({"range": "month", "ahead": 2}, 37 + 2),
+        ({"column": "no", "range": 10, "ahead": 0}, 110),
+        ({"hash": 7}, 7),
+        ({"column": "id", "list": [1, [2, 3]], "default_partition": True}, 3),
+        ({"column": "few", "list": True}, 5),
+        ({"column": "id", "range": 1}, 1000),
+    ],
+)
+def test_locks_of_the_partitions_are_counted(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, by: dict[str, Any], parts: int
+) -> None:
+    run(
+        dsn,
+        "CREATE TABLE public.events (id int PRIMARY KEY, at date NOT NULL, no int NOT NULL, few int NOT NULL)",
+        "INSERT INTO events SELECT n, date '2023-01-01' + n, n, n % 5 FROM generate_series(0, 1095) n",
+        "ANALYZE events",
+    )
+    file = split()
+    file["rewrite"] = {"public.events": {"partition_by": {"column": "at", **by}}}
+    monkeypatch.setattr(servers, "LOCKS_A_PARTITION", 1_000_000)
+    (told,) = [f.what for f in findings(file, dsn) if f.code == "locks"]
+    assert f"or {parts} partitions are made and moved, it takes up to {parts * 1_000_000 + 12}" in told
