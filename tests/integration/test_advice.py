@@ -143,6 +143,12 @@ CASES: dict[str, list[Case]] = {
             "ALTER TABLE public.e CLUSTER ON u; CREATE UNLOGGED TABLE public.x (e int REFERENCES public.e)",
             rewrite={"public.e": BY_DAY},
         ),
+        Case(
+            "CREATE TABLE public.e (id int PRIMARY KEY, at date NOT NULL, n int NOT NULL NO INHERIT);"
+            "ALTER TABLE public.e ADD CHECK (n > 0) NO INHERIT;"
+            'CREATE PUBLICATION "P" FOR TABLE public.e (id) WITH (publish_via_partition_root)',
+            rewrite={"public.e": BY_DAY},
+        ),
     ],
     "partitioned_foreign_key": [
         Case(
@@ -162,6 +168,20 @@ CASES: dict[str, list[Case]] = {
             f"CREATE FUNCTION public.b(int) RETURNS boolean LANGUAGE sql RETURN $1 > 0; {ORDERS};"
             "CREATE POLICY p ON public.orders USING (public.b(id)); CREATE INDEX i ON public.orders (public.b(id))",
             rewrite={"public.orders": TO_BIGINT},
+        ),
+        Case(
+            f"{ORDERS}; ALTER TABLE public.orders ADD no int UNIQUE;"
+            "CREATE TABLE public.o (id int PRIMARY KEY, n int REFERENCES orders (no));"
+            "CREATE INDEX i ON public.orders USING brin (no int4_minmax_ops);"
+            "CREATE PUBLICATION p FOR TABLE public.orders WHERE (no > 1) WITH (publish = 'insert')",
+            rewrite={"public.orders": {"alter": ["ALTER COLUMN no TYPE text"]}},
+        ),
+    ],
+    "plain": [
+        Case(
+            "CREATE TABLE public.t (id int PRIMARY KEY, at date NOT NULL);"
+            "CREATE POLICY p ON public.t USING (EXISTS (SELECT FROM ONLY public.t))",
+            rewrite={"public.t": BY_DAY},
         )
     ],
     "firing": [
@@ -245,6 +265,7 @@ BY_A_PERSON = {
     "security_label": "these servers have no provider of labels",
     "subscription": "done at the publisher",
     "no_table": "the file names another table",
+    "left": "a cut-over is taken back",
     "operations": "the table is left out: test_archive",
     "not_built_yet": "the file asks for less",
     "partitioned": "the table is left out",
@@ -253,8 +274,8 @@ BY_A_PERSON = {
     "expression": "the file has another condition or value: test_where, test_transform",
 }
 WARNINGS = {
-    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "part_of_rows",
-    "prepared_transaction", "same_ddl", "triggerer",
+    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "narrower",
+    "part_of_rows", "prepared_transaction", "same_ddl", "triggerer",
 }  # fmt: skip
 
 

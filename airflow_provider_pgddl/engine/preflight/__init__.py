@@ -146,7 +146,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
     last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:
         in_place = [
-            rewriting.alterations, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
+            rewriting.alterations, rewriting.narrower, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
             rewriting.published, rewriting.replicated, new_types.said_of_plain_tables,
             new_types.broken,

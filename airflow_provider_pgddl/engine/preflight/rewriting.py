@@ -9,6 +9,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import new_type
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import PgddlError
@@ -66,6 +67,20 @@ def alterations(facts: Facts) -> Iterator[Finding]:
             what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
             fix = "drop that first, or leave the column"
             yield Finding("error", "alter", "pipeline", written(*table), what, fix)
+
+
+def narrower(facts: Facts) -> Iterator[Finding]:
+    """What is left behind where a number gets a wider type: it would work, up to the old type's last value."""
+    retyped = [
+        (oid, action.column, new_type(action))
+        for oid, table in facts.names.items()
+        for action in actions(facts, table)
+        if action.kind == "TYPE" and action.column
+    ]
+    oids, columns, types = zip(*retyped, strict=True) if retyped else ((), (), ())
+    args = {"oids": list(oids), "columns": list(columns), "types": list(types)}
+    for oid, what, fix in facts.source.conn.execute(queries("narrower_numbers")["narrower"], args).fetchall():
+        yield Finding("warning", "narrower", "source", facts.written(oid), what, fix)
 
 
 def partitions(facts: Facts) -> Iterator[Finding]:

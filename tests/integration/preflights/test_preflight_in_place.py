@@ -269,3 +269,31 @@ def test_names_of_keywords_and_capitals_are_quoted_where_they_must_be(dsn: str) 
     finding = only(findings(in_place('"Sales".order'), dsn), "key")
     assert finding.table == '"Sales".order'
     assert 'ALTER TABLE "Sales"."order" ADD COLUMN IF NOT EXISTS id bigserial' in (finding.fix or "")
+
+
+def test_what_stays_narrower_than_a_retyped_column_is_told(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE SEQUENCE small AS smallint; CREATE SEQUENCE ints AS integer; CREATE SEQUENCE big",
+        "CREATE TABLE \"T\" (id serial PRIMARY KEY, a int DEFAULT nextval('small'), b int DEFAULT nextval('ints'), "
+        "c int DEFAULT nextval('big'), d serial UNIQUE, e int GENERATED ALWAYS AS IDENTITY)",
+        'CREATE TABLE o (id int PRIMARY KEY, t int REFERENCES "T", u bigint REFERENCES "T", '
+        'w int REFERENCES "T", x smallint REFERENCES "T" (d))',
+    )
+    rewrite = {
+        'public."T"': {
+            "alter": [f"ALTER COLUMN {c} TYPE bigint" for c in ("id", "b", "c", "e")]
+            + ["ALTER COLUMN d TYPE numeric(20)"]
+        },
+        "public.o": {"alter": ["ALTER COLUMN w TYPE bigint"]},
+    }
+    told = [f for f in findings(in_place() | {"rewrite": rewrite}, dsn) if f.code == "narrower"]
+    assert [f.what for f in told] == [
+        "column t of public.o, which refers to column id, is integer and takes no value beyond",
+        "column x of public.o, which refers to column d, is smallint and takes no value beyond",
+        'sequence public."T_d_seq", from which column d gets its values, stays integer and ends there',
+        "sequence public.ints, from which column b gets its values, stays integer and ends there",
+    ]
+    assert all(f.severity == "warning" for f in told)
+    run(dsn, *(f.fix or "" for f in told))
+    assert [f for f in findings(in_place() | {"rewrite": rewrite}, dsn) if f.code == "narrower"] == []
