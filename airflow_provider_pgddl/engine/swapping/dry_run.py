@@ -72,6 +72,7 @@ class Notes:
         self._conn = conn
         self._held: dict[int, int] = {}  # relation → the strongest mode's place in MODES
         self._locked_at: float | None = None
+        self._noting = 0.0  # seconds since then, which a swap would not take
 
     def cursor_factory(self) -> type[psycopg.Cursor[Any]]:
         notes = self
@@ -86,7 +87,8 @@ class Notes:
         return NotingCursor
 
     def take(self, statement: str, status: str, began: float) -> None:
-        ms, new, strong = (time.monotonic() - began) * 1000, dict[str, str](), list[int]()
+        ended = time.monotonic()
+        ms, new, strong = (ended - began) * 1000, dict[str, str](), list[int]()
         for oid, relation, held in psycopg.Cursor(self._conn).execute(_Q["locks"]):
             mode = _in_words(held)
             place = MODES.index(mode)
@@ -100,13 +102,17 @@ class Notes:
             locks = tuple(sorted(new.items()))
             bookkeeping = not locks and status.startswith(("INSERT", "UPDATE", "DELETE"))
             self.statements.append(Noted(statement, ms, locks, bookkeeping))
+        if self._locked_at is not None:
+            self._noting += time.monotonic() - ended
 
     def _are_met(self, oids: list[int]) -> bool:
         """By writers, one of them."""
         return psycopg.Cursor(self._conn).execute(_Q["met_by_writers"], [oids]).fetchone() == (True,)
 
     def locked_ms(self) -> int:
-        return 0 if self._locked_at is None else round((time.monotonic() - self._locked_at) * 1000)
+        if self._locked_at is None:
+            return 0
+        return round((time.monotonic() - self._locked_at - self._noting) * 1000)
 
 
 def _in_words(mode: str) -> str:
