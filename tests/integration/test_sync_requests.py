@@ -69,7 +69,12 @@ def test_the_next_stage_runs_what_was_shown_and_the_gate_lets_it(shop: Lifecycle
         ("ann", "public.customers", "another request took its place"),
         ("ann", "public.customers", "nothing is left to do"),
     ]
-    shop.run_all(after="replay")
+    shop.run_all(after="replay", until="verify")
+    row = "'bo', 'sync', 'o', '', '[]'"
+    late = "INSERT INTO pgddl.actions (pipeline, who, action, about, digest, statements) VALUES ('{}', {})"
+    execute(shop.target, late.format(shop.name, row))
+    shop.run_all(after="verify")
+    assert shop.journal(OUTCOMES)[-1] == ("bo", "o", "not done: the run is past its swap")
     assert differences(shop.source, shop.target) == []
 
 
