@@ -14,7 +14,7 @@ from tests.conftest import Database
 from tests.failpoints import At, once
 from tests.integration import audit
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.ways_back import SHOP, WORK, Ways
+from tests.integration.ways_back import AHEAD_OF_WRITERS, SHOP, WORK, Ways
 
 SMALL = {"shared_buffers": "32MB", "max_wal_size": "512MB"}
 WINDOWS = ["follow.before_events_commit", "replay.before_target_commit", "replay.before_source_commit"]
@@ -28,9 +28,6 @@ BEHIND = {
     "wal": ["cleanup.before_unpublished_commit", "way_back.before_birth_commit", "forget.before_rows_slot"],
 }
 ATTEMPTS = 6
-# More than writers change while a server comes back: with less, windows run after them and never are far behind.
-ROOM = {"window_rows": 2000}
-PACE = 0.03  # what writers add is copied, compared and read again on each leg
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +85,9 @@ def test_to_and_fro_through_crashes_of_either_server(
     old, new = (database(server) for server in servers)
     execute(old, SHOP + audit.TABLES)
     tables = {"include": ["shop.*", "audit.*"]}
-    ways = Ways(lifecycle, old, new, tables=tables, capture={"rows": rows}, replay=ROOM)
+    ways = Ways(lifecycle, old, new, tables=tables, capture={"rows": rows}, replay=AHEAD_OF_WRITERS)
     swap = [*SWAP, *BEHIND[rows]]
-    with audit.Audit(old, pace=PACE) as writers:
+    with audit.Audit(old, pace=audit.UNHURRIED) as writers:
         crashes = Crashes(servers, writers, at)
 
         def strike(move: Lifecycle, stage: str, borders: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration import audit
 from tests.integration.lifecycle import PROGRAM, Lifecycle, execute, left_behind
-from tests.integration.ways_back import SHOP, WORK, Ways
+from tests.integration.ways_back import AHEAD_OF_WRITERS, SHOP, WORK, Ways
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -81,8 +81,9 @@ def test_there_and_back_through_kills_at_every_border(
 ) -> None:
     old, new = database(pg16), database(pg18)
     execute(old, SHOP + audit.TABLES)
-    ways = Ways(lifecycle, old, new, tables={"include": ["shop.*", "audit.*"]}, capture={"rows": rows})
-    with audit.Audit(old) as writers:
+    tables = {"include": ["shop.*", "audit.*"]}
+    ways = Ways(lifecycle, old, new, tables=tables, capture={"rows": rows}, replay=AHEAD_OF_WRITERS)
+    with audit.Audit(old, pace=audit.UNHURRIED) as writers:
         kills = Kills(tmp_path, writers)
         ways.there.run_all(until="verify")
         for leg in range(LEGS):

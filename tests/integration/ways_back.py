@@ -44,6 +44,8 @@ UPDATE shop.purchase SET total = total + 1 WHERE id % 5 = {1};
 UPDATE shop.part SET at = '2024-05-05', v = '{0}' WHERE id % 40 = {1};
 """
 SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 300}}
+# More than writers change while a process or a server comes back: with less, windows run after them without end.
+AHEAD_OF_WRITERS = {"window_rows": 2000}
 EVERYTHING = {"tables": {"include": ["shop.*"]}, "swap": {"fence": "read_only", "way_back": "shop_back"}, **SMALL}
 
 
