@@ -40,7 +40,7 @@ def test_a_password_is_read_on_the_wire_only_without_encryption(
     env = os.environ | spark.launch_env(os.environ, local=True) | {"PGDDL_TEST_WORD": WORD}
     env |= {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     with Wire(driver, blocks) as wire:
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert done.stdout.count("[3, 3]") == 3, done.stdout + done.stderr
     assert wire.packets > 50
     assert (WORD.encode() in wire.said) is seen
