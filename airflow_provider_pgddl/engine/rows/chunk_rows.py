@@ -65,13 +65,20 @@ def leaf_rows(plan: Plan, version: Mapping[str, Any], leaf: sql.Identifier) -> s
     if not plan.partitioned or all(column["generated"] != "v" for column in columns.values()):
         return plan.rows_of(only)
     shown = [
-        sql.SQL("({}) AS {}").format(sql.SQL(column["default"]), sql.Identifier(name))
-        if column["generated"] == "v"
-        else sql.Identifier(name)
+        _computed(name, column) if column["generated"] == "v" else sql.Identifier(name)
         for name, column in columns.items()
     ]
     rows = sql.SQL("(SELECT {}, ctid FROM {})").format(sql.SQL(", ").join(shown), only)
     return sql.SQL("(SELECT r.* FROM {} AS r WHERE ({}))").format(rows, sql.SQL(plan.where)) if plan.where else rows
+
+
+def _computed(name: str, column: Mapping[str, Any]) -> sql.Composed:
+    """In the column's own type, to which the server casts what it computes without printing that."""
+    parts = {"value": sql.SQL(column["default"]), "type": sql.SQL(column["type"]), "name": sql.Identifier(name)}
+    if column["collation"] is None:
+        return sql.SQL("({value})::{type} AS {name}").format(**parts)
+    collation = sql.Identifier(*column["collation"].split(".", 1))
+    return sql.SQL("({value})::{type} COLLATE {collation} AS {name}").format(collation=collation, **parts)
 
 
 def _type_of(table: TableToCopy, column: str) -> str:
