@@ -12,10 +12,10 @@ SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_clie
 
 # The value of a variable, of a template or of a command is none that stands there.
 _LITERAL = re.compile(
-    r"""[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?![$%`{<])[^\s/@'"]+@
-      | --passw(?:or)?d\s+(?![$%`{<-])\S
-      | passw(?:or)?d["']?\s*=\s*["']?(?![$%`{<])\w
-      | -D[\w.]*(?:secret|token|access[.]?key|passphrase)[\w.]*=(?![$%`{<])\w""",
+    r"""(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?![$%`{<])[^\s/@'"]+@
+      | --passw(?:or)?d\s+(?![$%`{<-]|(?:env|file|prompt|stdin)\b)\S
+      | passw(?:or)?d["']?\s*=\s*["']?(?![$%`{<]|[\w.]+[(\[])\w
+      | -D[\w.]*(?:secret(?:[._]?key)?|token|access[._]?key|passphrase)=(?![$%`{<])\w""",
     re.IGNORECASE | re.VERBOSE,
 )
 _IN_URI = re.compile(rf"://[^\s/@]*?:([^\s/@]+)@|[?&](?:{'|'.join(SECRET_KEYWORDS)})=([^\s&]+)")

@@ -102,6 +102,14 @@ def test_a_secret_is_not_kept(text: str) -> None:
     assert "hunter" not in without_secrets(f"{text}; broken")
 
 
+@pytest.mark.parametrize("text", ["0f" * 50_000, "a." * 50_000, "x" * 100_000], ids=["hex", "dots", "word"])
+def test_a_long_literal_is_read_in_one_pass(text: str) -> None:
+    """With another look from each of its characters on, one of these would take hours."""
+    string = f"CREATE TABLE a (b bytea); INSERT INTO a VALUES ('{text}', $${text}$$)"
+    assert without_secrets(string) == string
+    assert without_secrets(f"{string} -- token") == f"{string} -- token"
+
+
 def test_a_secret_of_a_string_that_was_cut_off_is_not_kept() -> None:
     for text in (
         "DO $$BEGIN EXECUTE 'ALTER ROLE r PASSWORD ''hunt",
@@ -133,6 +141,10 @@ def test_a_secret_of_a_string_that_was_cut_off_is_not_kept() -> None:
             " dblink_connect('host=h password=' || p), dblink(format('postgresql://u:%s@h/d', p))$$ LANGUAGE sql"
         ),
         "CREATE FUNCTION f() RETURNS text AS $$SELECT 'the password = ' || 'x'$$ LANGUAGE sql",
+        (
+            "CREATE FUNCTION f(p text) RETURNS void AS $$BEGIN EXECUTE 'ALTER ROLE x PASSWORD ''' || p || ''''; NULL;"
+            " token = encode(p::bytea, 'hex'); END$$ LANGUAGE plpgsql"
+        ),
         "DO $$BEGIN CREATE TABLE t (password text); END$$",
         "INSERT INTO users (name, password) SELECT name, password FROM old",
         "GRANT SELECT (password) ON t TO r",

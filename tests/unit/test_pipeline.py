@@ -396,7 +396,7 @@ def test_a_secret_in_a_setting_of_spark_is_refused_as_soon(key: str, value: str)
 @pytest.mark.parametrize(
     "value",
     ["-Djavax.net.ssl.trustStorePassword=${SECRET}", "-Dx.passwordFile=/run/secret", "https://repository.example:8443/a@b",
-     "-Dfs.s3a.secret.key={{ conn.s3.password }}"],
+     "-Dfs.s3a.secret.key={{ conn.s3.password }}", "-Dfs.token.provider.class=a.B"],
 )  # fmt: skip
 def test_a_setting_of_spark_may_say_where_a_secret_is(value: str) -> None:
     given = migrate(spark={"conf": {OPTIONS: value}})
@@ -451,6 +451,13 @@ def test_a_command_has_no_password_among_its_words() -> None:
     for words in (["echo", "postgresql://app:hunter2@db/shop"], ["echo", "host=db password=hunter2"]):
         said = refusal(migrate(target={"dsn_command": words}))
         assert "target.dsn_command" in said and "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    "words", [["get-secret", "--password", "env"], ["python3", "-c", "import x; password=x.get(); print(password)"]]
+)
+def test_a_command_may_say_where_a_password_comes_from(words: list[str]) -> None:
+    load_pipeline(migrate(target={"dsn_command": words}))
 
 
 def test_a_missing_or_wrong_variable_is_named_and_its_value_is_not() -> None:

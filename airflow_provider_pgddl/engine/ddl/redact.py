@@ -32,10 +32,11 @@ _KINDS = {
 # Settings of roles, databases and the server: nothing of them follows, as little as what writes rows.
 _SETTINGS = {"AlterRoleSetStmt", "AlterDatabaseSetStmt", "AlterSystemStmt"}
 # As people call what is secret: an option, a setting, a column, an argument.
-_CALLED = r"""\w*(?:passw(?:or)?d|passphrase|pwd|secret|token|credentials?|conn_?str(?:ing)?|conn_?info
+_CALLED = r"""(?:passw(?:or)?d|passphrase|pwd|secret|token|credentials?|conn_?str(?:ing)?|conn_?info
     |connection(?:_?(?:string|str|info))?|(?:api|access|private|account|encryption|master|secret|shared|storage)_?key
-    )(?:_hash|_value)?"""
-_NAME = re.compile(rf"(?:.*\.)?(?:{_CALLED}|pass)", re.IGNORECASE | re.VERBOSE | re.DOTALL)
+    )"""
+_NAME = re.compile(rf"(?:.*\.)?(?:\w*{_CALLED}(?:_hash|_value)?|pass)", re.IGNORECASE | re.VERBOSE | re.DOTALL)
+# Nothing before that may be repeated: of a word of a megabyte, a search would look at each beginning to its end.
 _SUSPECT = re.compile(rf"{_CALLED}|\bpass\b|mapping|subscription|://", re.IGNORECASE | re.VERBOSE)
 # Tokens, also of what is cut off in the middle: what is open ends with the text.
 _TOKEN = re.compile(
@@ -52,8 +53,8 @@ _TOKEN = re.compile(
 _GIVEN = {"=", ":=", "=>", "to"}
 # A password in a URI, or as JDBC and ODBC take it, unless format() puts it in.
 _IN_URI = re.compile(
-    r"""[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?!%[sIL\d])[^\s/@'"]+@
-      | [?&;]\s*(?:password|pwd|token|secret)\s*=\s*(?!%[sIL\d])[^\s&;'"]""",
+    r"""(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?!%[sIL\d])[^\s/@'"]+@
+      | [?&;](?:password|pwd|token|secret)=(?!%[sIL\d])[^\s&;'"]""",
     re.IGNORECASE | re.VERBOSE,
 )
 # Commands that say what a schema is, so what they say is on the target anyway.
@@ -158,6 +159,8 @@ def _is_called_secret(
 ) -> bool:
     """Whether what stands before a string calls it one. What says what a schema is compares, and lists, without one."""
     before = at - 1
+    if not strings[at]:
+        return False  # PASSWORD '' || p: what goes there is not in it
     if before in named:
         return True  # PASSWORD 'x'; OPTIONS (password 'x')
     if before > 2 and tokens[before][0] == "," and _NAME.fullmatch(strings.get(before - 1, "")):

@@ -20,7 +20,6 @@ from airflow_provider_pgddl.engine.ddl.parse import post_data_begins
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser, unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
-    POOLERS_WORDS,
     PreflightRefused,
     Retry,
     StageFailed,
@@ -48,7 +47,9 @@ _PASSING = (
     "connection to server was lost",
     "starting up",
     "canceling statement",
-    *POOLERS_WORDS,
+    "shutting down",
+    "query_wait_timeout",
+    "server conn crashed",
     *FULL,
 )
 
