@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.rows.partition_cells import (
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("partition_by")
+_Q = queries("partitioning")
 CODE = "partition_by"
 MOVES_AS_UPDATES = 150_000  # from here on foreign keys take a row that moves between partitions for one that is updated
 COLUMN_LISTS = 150_000  # from here on publications can list columns
