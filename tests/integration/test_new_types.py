@@ -128,6 +128,8 @@ PLAIN = """
     CREATE FUNCTION m.body() RETURNS void BEGIN ATOMIC UPDATE ONLY m.t SET id = id; END;
     CREATE RULE taken AS ON INSERT TO m.other DO ALSO
         INSERT INTO m.t VALUES (new.id, now()) ON CONFLICT (id) DO NOTHING;
+    CREATE FUNCTION m.twice() RETURNS void BEGIN ATOMIC
+        INSERT INTO m.t VALUES (1, now()) ON CONFLICT (id) DO NOTHING; INSERT INTO m.t VALUES (2, now()); END;
     CREATE FUNCTION m.fine() RETURNS void BEGIN ATOMIC
         INSERT INTO m.t VALUES (1, now()) ON CONFLICT (id, at) DO NOTHING;
         INSERT INTO m.third VALUES (1) ON CONFLICT (id) DO NOTHING; END
@@ -143,7 +145,8 @@ def test_what_is_said_of_a_plain_table_is_refused_where_it_is_partitioned(
     assert findings(lifecycle(dsn, rewrite={"m.t": {}})) == []
     found = findings(lifecycle(dsn, rewrite={"m.t": {"partition_by": {"column": "at", "range": "month"}}}))
     assert {f["what"].split(" reads ONLY")[0].split(" has ON")[0] for f in found} == {
-        "VIEW m.seen", "policy own", "POLICY others ON m.other USING", "RULE ruled", "FUNCTION m.body", "RULE taken",
+        "VIEW m.seen", "policy own", "POLICY others ON m.other USING", "RULE ruled", "FUNCTION m.body", "FUNCTION m.twice",
+        "RULE taken",
     }  # fmt: skip
 
 

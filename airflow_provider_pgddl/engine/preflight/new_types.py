@@ -91,12 +91,13 @@ def said_of_plain_tables(facts: Facts) -> Iterator[Finding]:
         except StageFailed:
             continue
         alone = {relation(node) for node in nodes if kind_of(node) == "RangeVar" and not node.inh}
-        inferred = {relation(node.relation): _inferred(node) for node in nodes if kind_of(node) == "InsertStmt"}
+        inserts = [(relation(node.relation), _inferred(node)) for node in nodes if kind_of(node) == "InsertStmt"]
         for table, key in keys.items():
+            inferred = [columns for name, columns in inserts if name == table and columns and key not in columns]
             if table in alone:
                 what = "reads ONLY it, which has no rows of its own once it is partitioned"
-            elif inferred.get(table) and key not in inferred[table]:
-                what = f"has ON CONFLICT ({', '.join(inferred[table])}), which is no key of it once it is partitioned"
+            elif inferred:
+                what = f"has ON CONFLICT ({', '.join(inferred[0])}), which is no key of it once it is partitioned"
             else:
                 continue
             fix = one.fix.split("  -- ")[0] + "  -- and create it again without that"
@@ -198,8 +199,8 @@ def _failures(
                     raise
                 except (psycopg.Error, StageFailed) as error:
                     failed[one] = error
-                    if one in whole:
-                        return failed
+                    if one in whole and one.table:
+                        return failed  # of the other end of a foreign key that key tells, with either twins
     except pg.InsufficientPrivilege:
         return {}  # told of our rights
     return failed
