@@ -15,7 +15,8 @@ _LITERAL = re.compile(
     r"""(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?![$%`{<])[^\s/@'"]+@
       | --passw(?:or)?d\s+(?![$%`{<-]|(?:env|file|prompt|stdin)\b)\S
       | passw(?:or)?d["']?\s*=\s*["']?(?![$%`{<]|[\w.]+[(\[])\w
-      | -D[\w.]*(?:secret(?:[._]?key)?|token|access[._]?key|passphrase)=(?![$%`{<])\w""",
+      | -D[\w.]*(?:secret(?:[._]?key)?|token|access[._]?key|passphrase|(?:client\.secret|account\.key)\.[\w.-]+)
+        =(?![$%`{<])\w""",
     re.IGNORECASE | re.VERBOSE,
 )
 _IN_URI = re.compile(rf"://[^\s/@]*?:([^\s/@]+)@|[?&](?:{'|'.join(SECRET_KEYWORDS)})=([^\s&]+)")

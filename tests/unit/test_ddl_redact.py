@@ -81,6 +81,8 @@ def test_what_says_what_a_schema_is_stays(text: str, kept: str) -> None:
         "SET app.client_secret TO 'hunter2'",
         "INSERT INTO users (name, password) VALUES ('bob', 'hunter2')",
         "UPDATE users SET password = crypt('hunter2', gen_salt('bf'))",
+        "INSERT INTO dsns VALUES ('Server=h; Password=hunter2;')",
+        "CREATE TABLE t (dsn text DEFAULT 'Server=h; Pwd = hunter2')",
         "DELETE FROM sessions WHERE token = 'hunter2'",
         "COPY t TO PROGRAM 'curl https://u:hunter2@h/'",
         "CREATE SERVER s FOREIGN DATA WRAPPER f OPTIONS (password 'hunter2')",

@@ -51,12 +51,14 @@ _TOKEN = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _GIVEN = {"=", ":=", "=>", "to"}
-# A password in a URI, or as JDBC and ODBC take it, unless format() puts it in.
+# A password in a URI, unless format() puts it in.
 _IN_URI = re.compile(
     r"""(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/:@'"]*:(?!%[sIL\d])[^\s/@'"]+@
       | [?&;](?:password|pwd|token|secret)=(?!%[sIL\d])[^\s&;'"]""",
     re.IGNORECASE | re.VERBOSE,
 )
+# As ODBC and ADO take it: in a string alone, as code assigns like that.
+_IN_PARTS = re.compile(r"""[?&;]\s*(?:password|pwd|token|secret)\s*=\s*(?!%[sIL\d])[^\s&;'"]""", re.IGNORECASE)
 # Commands that say what a schema is, so what they say is on the target anyway.
 _OF_A_SCHEMA = re.compile(
     "Alter|Cluster|Comment|CompositeType|Create|Define|Drop|Grant|ImportForeign|Index|Lock|ReassignOwned|Refresh|Reindex"
@@ -130,6 +132,7 @@ def _tells_secret(text: str, *, of_schema: bool) -> bool:
     named = {at for at, found in enumerate(tokens) if found["word"] and _NAME.fullmatch(found[0].strip('"'))}
     return (
         any(map(_has_password, strings.values()))
+        or any(_IN_PARTS.search(content) for at, content in strings.items() if not tokens[at]["dollar"])
         or any(_is_called_secret(tokens, strings, named, at, of_schema) for at in strings)
         or (not of_schema and bool(strings) and _fills(tokens, named))
         or any(_tells_secret(content, of_schema=of_schema) for content in strings.values() if " " in content.strip())
