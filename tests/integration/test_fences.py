@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.capture import fence
@@ -22,6 +23,7 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.swapping.fence import lower_left
+from tests.conftest import Database
 from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, do, wait_for, waits_for_anything
@@ -211,6 +213,18 @@ def test_a_source_that_applications_have_left_is_not_moved_again(
         refused = second.refused("setup", PreflightRefused, again=True)
         assert "public.t): refuses writes since a cut-over of this pipeline" in str(refused)
     assert move.journal("SELECT n FROM public.t") == [(2,)]
+
+
+def test_a_fence_of_an_earlier_run_is_no_matter_of_another_target(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, database: Database, pg18: Cluster
+) -> None:
+    for table in ("moved", "next"):
+        do(source_dsn, f"CREATE TABLE public.{table} (id int PRIMARY KEY)")
+    fenced: dict[str, Any] = {"swap": {"fence": "read_only"}, "capture": {"ddl": "off"}}
+    first = lifecycle(source_dsn, target_dsn, tables={"include": ["public.moved"]}, **fenced)
+    first.run_all()
+    other = lifecycle(source_dsn, database(pg18), tables={"include": ["public.next"]}, pipeline=first.name, **fenced)
+    other.run_all()
 
 
 def test_a_fence_of_an_earlier_run_stays(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str) -> None:

@@ -94,6 +94,7 @@ def test_a_standby_without_the_cut_over(lifecycle: Lifecycles, source_dsn: str) 
         for stage in ("replay", "verify", "swap"):
             for way in (ways.back, ways.there):
                 assert "has lost the cut-over" in str(way.refused(stage, StageFailed))
+        assert "has lost the cut-over" in str(ways.there.refused("setup", StageFailed))
         ways.there.refused("cleanup", UsageError)
         refused(ways.old, "DELETE FROM shop.purchase")
         assert ways.there.on_source("SELECT * FROM shop.purchase ORDER BY id") == rows

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.journal.windows import LOST_WINDOWS
 from airflow_provider_pgddl.engine.model.tables import Server
 from airflow_provider_pgddl.engine.rows.wal_flush import insert_lsn
 from airflow_provider_pgddl.engine.server import catalog
@@ -71,6 +72,12 @@ def acknowledged(context: Context) -> int:
     if change_log.journal_of(context.source, context.name) is None:
         return 0
     return change_log.window_no(context.source, context.name) or 0
+
+
+def has_lost_commits(context: Context) -> bool:
+    """Whether the target was failed over to a state without windows that it had, or that is not compared yet."""
+    row = context.row()
+    return acknowledged(context) > row.window_no or (row.verify_needed or "").startswith(LOST_WINDOWS)
 
 
 def acknowledged_since(context: Context) -> int | None:

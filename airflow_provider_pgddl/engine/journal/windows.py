@@ -24,6 +24,10 @@ class WindowsSummary:
     last: datetime | None
 
 
+# How the reason begins for which a verification is needed then.
+LOST_WINDOWS = "the source has acknowledged window"
+
+
 class Windows(JournalSection):
     def add(
         self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime, lsn: str | None = None
@@ -41,7 +45,8 @@ class Windows(JournalSection):
     def note_lost(self, acknowledged: int) -> None:
         """Where this journal does not know of the window that the source has acknowledged last, a verification is
         needed."""
-        self._write("note_lost_windows", {"acknowledged": acknowledged, "pipeline": self.pipeline})
+        args = {"lost": LOST_WINDOWS, "acknowledged": acknowledged, "pipeline": self.pipeline}
+        self._write("note_lost_windows", args)
 
     def last_complete(self, run: int) -> ShownSnapshot | None:
         return self._row(ShownSnapshot, "last_complete", [self.pipeline, run])

@@ -32,8 +32,8 @@ UPDATE pgddl.pipelines SET acknowledged = %(acknowledged)s WHERE pipeline = %(pi
 -- Numbers are committed here before they are acknowledged: one that is not known here was, and is lost.
 UPDATE pgddl.pipelines
 SET verify_needed = coalesce(verify_needed, pg_catalog.format(
-    'the source has acknowledged window %%s, the target knows of %%s only: it was failed over to an older state, and what it had since is lost%%s',
-    %(acknowledged)s::bigint, window_no,
+    '%%s %%s, the target knows of %%s only: it was failed over to an older state, and what it had since is lost%%s',
+    %(lost)s::text, %(acknowledged)s::bigint, window_no,
     CASE WHEN config #>> '{capture,ddl}' = 'wal' THEN '; so may DDL be that it had followed: compare both schemas' END))
 WHERE pipeline = %(pipeline)s AND window_no < %(acknowledged)s
 

@@ -94,7 +94,10 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
     held.take(job.conninfo("source"))
     context = Context(replace(job, pipeline=pipeline), held, stack)
     way_back_across.begin(context)
-    lower_left(context)  # while the tables that it stands on are known
+    if row is not None and row.finished_at is None:
+        if lost := way_back_across.lost_cut_over(context):
+            raise lost
+        lower_left(context)  # while the tables that it stands on are known
     if planned is None:
         _record_pipeline(context)
     else:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from airflow_provider_pgddl.engine.capture import fence
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following.failover import has_lost_commits
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -86,12 +87,13 @@ def lower_left(context: Context) -> None:
     closed = set(fence.fenced(context.source, context.name))
     if not closed or closed.isdisjoint((t.schema, t.name) for t in context.journal.tables.of(context.journal.run)):
         return
-    row = context.row()
-    if row.cut_over_at is None and (
-        context.job.stage == "swap" or not (row.verify_needed or context.job.stage == "cleanup")
-    ):
-        lower_own_fences(context, context.source, context.target, context.tables())
-        context.say("a swap was killed behind its fence: that is down, and applications can write to the source again")
+    if context.row().cut_over_at is not None or context.job.stage == "cleanup":
+        return
+    if context.job.stage != "swap" and has_lost_commits(context):
+        context.say("the fence of a swap stands on the source, and may be that of a cut-over: run stage verify first")
+        return
+    lower_own_fences(context, context.source, context.target, context.tables())
+    context.say("a swap was killed behind its fence: that is down, and applications can write to the source again")
 
 
 def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:
