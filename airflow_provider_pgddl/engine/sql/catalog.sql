@@ -124,7 +124,7 @@ JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
 JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
 
 -- name: compared_columns
--- How each of these foreign keys compares its columns, referenced with referring; the operator as in the query `keys`.
+-- How each of these foreign keys compares its columns, referenced with referring; the operator as in the query `operators`.
 SELECT f.oid, pa.attname::text,
        CASE WHEN ot.typtype = 'p' AND EXISTS (
                 WITH RECURSIVE base(oid) AS (
