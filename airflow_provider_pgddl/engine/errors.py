@@ -181,12 +181,8 @@ def slot_in_use(error: psycopg.Error) -> Retry:
     return Retry(str(error.diag.message_primary), todo="end that process, then run this again")
 
 
-def dropped_meanwhile(oid: int) -> TableChanged:
-    return TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
-
-
-def lost_its_key(table: str) -> TableChanged:
-    return TableChanged("has lost its key just now", table=table, todo="run setup again")
+def gone_or_keyless(oid: int) -> TableChanged:
+    return TableChanged(f"the table with oid {oid} was dropped, or has lost its key, meanwhile", todo="run it again")
 
 
 def copy_gone_meanwhile() -> GaveWay:

@@ -360,7 +360,7 @@ def test_rows_are_logged_and_fenced_the_same(version: int, request: pytest.Fixtu
     with source.session() as session:
         oid = catalog.oid_of(session, "public", "rows")
         assert oid is not None
-        prepared, log = change_log.prepare(session, source.pipeline, oid)
+        prepared = change_log.prepare(session, source.pipeline, [oid])[oid]
         change_log.start(session, source.pipeline, prepared, 1.0)
 
     def logged(*before: str) -> list[tuple[Any, ...]]:
@@ -372,7 +372,7 @@ def test_rows_are_logged_and_fenced_the_same(version: int, request: pytest.Fixtu
             writer.execute("DELETE FROM public.rows WHERE body OPERATOR(pg_catalog.=) 'y'")
             writer.execute("TRUNCATE public.rows")
         with source.session() as reader:
-            table = change_log.log_table(log)
+            table = change_log.log_table(prepared.log)
             query = sql.SQL("SELECT op, leaf, old_1, old_2, new_1, new_2 FROM {} ORDER BY ctid").format(table)
             rows = reader.execute(query).fetchall()
             reader.execute(sql.SQL("DELETE FROM {}").format(table))

@@ -8,12 +8,13 @@ Which keys a changed row leaves is said by `pgddl.make_capture`, in the newest n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import Retry, TableChanged, UsageError, dropped_meanwhile, lost_its_key
+from airflow_provider_pgddl.engine.errors import Retry, TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
@@ -119,39 +120,46 @@ def root_of(source: Session, pipeline: str, leaf: int) -> int | None:
     return int(row[0]) if row else None
 
 
-def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
-    """Makes the log and the trigger functions of one table, in one transaction and without a lock that writers meet;
-    returns the table as they were made for, and its log."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A table that log and functions were made for, and what tells whether it still is what it was then."""
+
+    table: Table
+    log: str
+    as_read: str
+
+
+def prepare(source: Session, pipeline: str, oids: Iterable[int]) -> dict[int, Prepared]:
+    """Makes the logs and the trigger functions of tables, in one transaction and without a lock that writers meet. A
+    table that is gone, or has no key, is left out."""
     with source.transaction():
-        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # root and leaves of one moment
-        described = catalog.describe(source, [oid])
-        if oid not in described:
-            raise dropped_meanwhile(oid)
-        table, log = described[oid], log_name(pipeline, oid)
-        if table.key is None:
-            raise lost_its_key(table.qualified)
-        _create_log(source, pipeline, table, log)
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # roots and leaves of one moment
+        described = {oid: t for oid, t in catalog.describe(source, oids).items() if t.key is not None}
+        as_read = catalog.as_read(source, described)
+        _create_logs(source, pipeline, described.values())
         # A leaf may have its columns at other positions than its root.
-        parts = [leaf.oid for leaf in table.leaves if leaf.oid != oid]
-        as_leaves = {oid: table, **(catalog.describe(source, parts) if parts else {})}
-        for leaf in table.leaves:
-            _create_function(source, pipeline, table, as_leaves[leaf.oid], log)
+        parts = [leaf.oid for table in described.values() for leaf in table.leaves if leaf.oid != table.oid]
+        _create_functions(source, pipeline, described, described | (catalog.describe(source, parts) if parts else {}))
         failpoint("capture.before_log_commit", source)
-    return table, log
+    return {oid: Prepared(table, log_name(pipeline, oid), as_read[oid]) for oid, table in described.items()}
 
 
-def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) -> Table:
-    """Creates the triggers in one transaction; returns the table as described under their lock.
+def start(source: Session, pipeline: str, prepared: Prepared, lock_timeout: float) -> Table:
+    """Creates the triggers in one transaction; returns the table with them as it is under their lock.
 
     CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the
     chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
     out. TableChanged where the table is no longer what the functions were made for.
     """
     failpoint("capture.before_start_lock", source)
+    table = prepared.table
     with source.transaction():
-        locked = keep_writers_out(source, prepared, lock_timeout)
-        create_triggers(source, pipeline, locked)
-        captured = catalog.leaves_now(source, locked, capture_names(pipeline))  # with the triggers
+        limit_lock_wait(source, lock_timeout)
+        _lock(source, table)
+        if catalog.as_read(source, [table.oid]).get(table.oid) != prepared.as_read:
+            raise _changed(table)
+        create_triggers(source, pipeline, table)
+        captured = catalog.leaves_now(source, table, capture_names(pipeline))  # with the triggers
         failpoint("capture.before_triggers_commit", source)
         return captured
 
@@ -174,14 +182,22 @@ def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> T
     as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, TableChanged where the table is no
     longer what was prepared."""
     limit_lock_wait(source, lock_timeout)
-    try:
-        source.execute(lock_against_writers(prepared))
-    except pg.UndefinedTable:
-        raise TableChanged("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
+    _lock(source, prepared)
     now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
     if now is None or now.structure() != prepared.structure():
-        raise TableChanged("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        raise _changed(prepared)
     return now
+
+
+def _lock(source: Session, table: Table) -> None:
+    try:
+        source.execute(lock_against_writers(table))
+    except pg.UndefinedTable:
+        raise TableChanged("was dropped or renamed just now", table=table.qualified, todo="run it again") from None
+
+
+def _changed(table: Table) -> TableChanged:
+    return TableChanged("was changed just now", table=table.qualified, todo="run setup again, which looks anew")
 
 
 def key_columns(table: Table, user_types: str | None = None) -> sql.Composed:
@@ -196,29 +212,34 @@ def key_columns(table: Table, user_types: str | None = None) -> sql.Composed:
     )
 
 
-def _create_log(source: Session, pipeline: str, table: Table, log: str) -> None:
+def _create_logs(source: Session, pipeline: str, found: Collection[Table]) -> None:
     """Anew where one is left that nothing writes to: that of a table that has been a partition of another meanwhile."""
-    left = source.execute(_Q["log_is_used"], [pipeline, log]).fetchone() == (False,)
-    parts = [
-        *([sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log))] if left else []),
-        sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)),
-        sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)),
-    ]
-    source.execute(sql.SQL(";\n").join(parts))
+    names = [log_name(pipeline, table.oid) for table in found]
+    left = {name for (name,) in source.execute(_Q["unused_logs"], {"pipeline": pipeline, "logs": names})}
+    parts = [sql.SQL("DROP TABLE {}").format(log_table(name)) for name in sorted(left)]
+    for table, name in zip(found, names, strict=True):
+        parts += [
+            sql.SQL(_Q["log_table"]).format(log=log_table(name), keys=key_columns(table)),
+            sql.SQL(_Q["log_replica_identity"]).format(log=log_table(name)),
+        ]
+    if parts:
+        source.execute(sql.SQL(";\n").join(parts))
 
 
-def _create_function(source: Session, pipeline: str, table: Table, leaf: Table, log: str) -> None:
-    assert table.key is not None
-    by_name = {c.name: c for c in leaf.columns}
-    keys = [by_name[k] for k in table.key.columns]
-    source.execute(
-        _Q["register"],
-        [
-            *(pipeline, table.oid, leaf.oid, log, function_name(pipeline, leaf.oid)),
-            *([k.attnum for k in keys], [k.name for k in keys], [k.type_oid for k in keys]),
-        ],
-    )
-    source.execute(_Q["make_function"], [pipeline, leaf.oid])
+def _create_functions(
+    source: Session, pipeline: str, found: Mapping[int, Table], as_leaves: Mapping[int, Table]
+) -> None:
+    rows = []
+    for oid, table in found.items():
+        assert table.key is not None
+        for leaf in table.leaves:
+            by_name = {c.name: c for c in as_leaves[leaf.oid].columns}
+            keys = [by_name[k] for k in table.key.columns]
+            rows.append((pipeline, oid, leaf.oid, log_name(pipeline, oid), function_name(pipeline, leaf.oid),
+                         [k.attnum for k in keys], [k.name for k in keys], [k.type_oid for k in keys]))  # fmt: skip
+    with source.cursor() as cursor:
+        cursor.executemany(_Q["register"], rows)
+    source.execute(_Q["make_functions"], [pipeline, [leaf for _, _, leaf, *_ in rows]])
 
 
 def trigger_statements(pipeline: str, leaf: Leaf) -> Iterator[sql.Composed]:

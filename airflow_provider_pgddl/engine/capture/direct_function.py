@@ -83,7 +83,7 @@ def write_to_log(source: Session, pipeline: str, root: int) -> None:
 
 
 def _make_log_function(source: Session, pipeline: str, leaf: int) -> None:
-    source.execute(queries("capture")["make_function"], [pipeline, leaf])
+    source.execute(queries("capture")["make_functions"], [pipeline, [leaf]])
 
 
 def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from psycopg import errors as pg
@@ -13,8 +13,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import (
     PreflightRefused,
     StageFailed,
-    dropped_meanwhile,
-    lost_its_key,
+    gone_or_keyless,
 )
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
@@ -42,20 +41,32 @@ def note_keyless(context: Context, table: Table) -> TableRow:
     return next(t for t in context.journal.tables.of(run) if t.oid == table.oid)
 
 
-def capture(context: Context, oid: int) -> tuple[Table, str]:
-    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15). TableChanged
-    where it is another by then: what was made for it stays, and the next one makes it anew."""
-    swap = context.pipeline.swap
-    if context.pipeline.by_slot:
-        return _capture_by_slot(context, oid)
-    prepared, log = change_log.prepare(context.source, context.name, oid)
-    first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
+class Capture:
+    """Of tables that are to be captured together: what each needs is made for all of them first, then one after the
+    other is captured by `of`."""
 
-    def attempt() -> Table:
-        with writers_wait():
-            return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
+    def __init__(self, context: Context, oids: Collection[int]):
+        self._context = context
+        if not context.pipeline.by_slot:
+            self._prepared = change_log.prepare(context.source, context.name, oids)
 
-    return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
+    def of(self, oid: int) -> tuple[Table, str]:
+        """A table as it is captured, and its log. Many short tries for the lock: a long wait would make the table's
+        writers queue behind us (C15). TableChanged where it is another by then: what was made for it stays, and the
+        next one makes it anew."""
+        context, swap = self._context, self._context.pipeline.swap
+        if context.pipeline.by_slot:
+            return _capture_by_slot(context, oid)
+        prepared = self._prepared.get(oid)
+        if prepared is None:
+            raise gone_or_keyless(oid)
+        first_plan(context.pipeline, prepared.table)  # refuses what cannot be copied before any writer meets a trigger
+
+        def attempt() -> Table:
+            with writers_wait():
+                return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
+
+        return with_tries(swap, f"capturing {prepared.table.qualified}", attempt), prepared.log
 
 
 def refuse_whole_rows(source: Session, table: Table) -> None:
@@ -78,11 +89,9 @@ def refuse_whole_rows(source: Session, table: Table) -> None:
 
 def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
-    if oid not in described:
-        raise dropped_meanwhile(oid)
+    if oid not in described or described[oid].key is None:
+        raise gone_or_keyless(oid)
     prepared = described[oid]
-    if prepared.key is None:
-        raise lost_its_key(prepared.qualified)
     if first_plan(context.pipeline, prepared).transformed:
         refuse_whole_rows(context.source, prepared)
     source, target, fence = context.source, context.target, context.fence()

@@ -97,9 +97,16 @@ class TableJournal(JournalSection):
         return kept[2]
 
     def add(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
-        args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
-                Jsonb(table.version()), tables.fingerprint(table.structure()), Jsonb(table.physical())]  # fmt: skip
-        self._write("insert_table", args)
+        self.add_many(run, [(table, log_table, plan)])
+
+    def add_many(self, run: int, found: Iterable[tuple[Table, str, Plan]]) -> None:
+        """Tables with their logs and plans."""
+        rows = [
+            [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
+             Jsonb(table.version()), tables.fingerprint(table.structure()), Jsonb(table.physical())]
+            for table, log_table, plan in found
+        ]  # fmt: skip
+        self._write_many("insert_table", rows)
 
     def replan(self, fresh: TableRow) -> None:
         """The table as it is from here on; what was compared of it is over."""

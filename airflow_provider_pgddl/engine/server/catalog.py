@@ -111,6 +111,12 @@ def still_without_key(conn: Session, oids: Iterable[int]) -> set[int]:
     return left
 
 
+def as_read(conn: Session, oids: Iterable[int]) -> dict[int, str]:
+    """A digest of each of these tables that is another as soon as `describe` may say anything else of it."""
+    with plans_kept(conn):
+        return dict(conn.execute(_Q["as_read"], {"oids": list(oids)}).fetchall())
+
+
 def leaves_now(conn: Session, table: Table, triggers: Sequence[str]) -> Table:
     """A table that was described in this transaction, under a lock that keeps its structure, with its leaves as they
     are by now."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Self
+from typing import Any, LiteralString, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
@@ -211,12 +211,15 @@ def backend_pid(conn: Session) -> int:
 
 
 def may_set(conn: Session, parameter: str) -> bool:
-    """Whether the session may set a parameter of superusers; from 15 on the right to one can be granted."""
+    """Whether the session may set a parameter of superusers."""
+    return conn.execute("SELECT " + may_set_here(conn), [parameter]).fetchone() == (True,)
+
+
+def may_set_here(conn: Session) -> LiteralString:
+    """The same as an expression, whose argument is the parameter. From 15 on the right to one can be granted."""
     if conn.info.server_version >= GRANTS_PARAMETERS:
-        query = "SELECT pg_catalog.has_parameter_privilege(%s, 'SET')"
-        return bool(conn.execute(query, [parameter]).fetchone() == (True,))
-    query = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
-    return bool(conn.execute(query).fetchone() == (True,))
+        return "pg_catalog.has_parameter_privilege(%s, 'SET')"
+    return "(SELECT rolsuper AND %s <> '' FROM pg_catalog.pg_roles WHERE rolname = current_user)"
 
 
 @contextmanager

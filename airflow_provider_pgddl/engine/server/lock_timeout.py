@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from airflow_provider_pgddl.engine.server.connect import Session, application_name, may_set
+from airflow_provider_pgddl.engine.server.connect import Session, application_name, may_set_here
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("catalog")
@@ -23,9 +23,9 @@ def limit_lock_wait(conn: Session, seconds: float) -> None:
     The server cancels an autovacuum that somebody waits for, but only after `deadlock_timeout`, which is longer than
     we wait: it goes on for hours, and no try would ever get its lock. So that is shortened, too, where our role may."""
     wait = max(2, round(seconds * 1000))
-    conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{wait}ms"])
-    if may_set(conn, "deadlock_timeout"):
-        conn.execute("SELECT pg_catalog.set_config('deadlock_timeout', %s, true)", [f"{min(wait // 2, 1000)}ms"])
+    shorten = f"CASE WHEN {may_set_here(conn)} THEN pg_catalog.set_config('deadlock_timeout', %s, true) END"
+    args = [f"{wait}ms", "deadlock_timeout", f"{min(wait // 2, 1000)}ms"]
+    conn.execute(f"SELECT pg_catalog.set_config('lock_timeout', %s, true), {shorten}", args)
 
 
 @contextmanager

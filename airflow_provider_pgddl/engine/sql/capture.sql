@@ -19,8 +19,12 @@ SELECT root, function FROM pgddl.captured WHERE pipeline = %s AND leaf = %s
 -- name: captured_of_root
 SELECT leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s AND root = %s
 
--- name: log_is_used
-SELECT EXISTS (SELECT FROM pgddl.captured WHERE pipeline = %s AND log_table = %s)
+-- name: unused_logs
+-- Those of these logs that are there and that nothing writes to.
+SELECT c.relname
+FROM pg_catalog.unnest(%(logs)s::text[]) l(name)
+JOIN pg_catalog.pg_class c ON c.relname = l.name AND c.relnamespace = 'pgddl'::pg_catalog.regnamespace
+WHERE NOT EXISTS (SELECT FROM pgddl.captured k WHERE k.pipeline = %(pipeline)s AND k.log_table = l.name)
 
 -- name: register
 INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_names, key_types)
@@ -126,8 +130,8 @@ WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacu
 -- name: log_replica_identity
 ALTER TABLE {log} REPLICA IDENTITY FULL
 
--- name: make_function
-SELECT pgddl.make_capture(%s, %s)
+-- name: make_functions
+SELECT pgddl.make_capture(%s, leaf) FROM pg_catalog.unnest(%s::oid[]) leaf
 
 -- name: row_trigger
 CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {relation} FOR EACH ROW EXECUTE FUNCTION {function}()

@@ -178,6 +178,32 @@ CROSS JOIN LATERAL (SELECT c.* FROM pg_catalog.pg_class c WHERE c.oid = t.relid 
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
 
+-- name: as_read
+-- A digest of each table, with its partitions, that changes with whatever a description of it is made of. Every ALTER writes a new version
+-- of its catalog row, hence xmin; pg_class alone is also written by VACUUM.
+WITH RECURSIVE tree(root, relid) AS (
+    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT t.root, i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+)
+SELECT t.root, pg_catalog.md5(pg_catalog.string_agg(v.version, ',' ORDER BY v.version COLLATE "C"))
+FROM tree t
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.concat_ws(':', 'table', c.oid, n.oid, n.xmin, c.relkind, c.relpersistence, c.relname) AS version
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = t.relid
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'column', a.attrelid, a.attnum, a.xmin, y.xmin)
+    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
+    WHERE a.attrelid = t.relid AND a.attnum > 0
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'default', d.oid, d.xmin) FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'index', i.indexrelid, i.xmin) FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'constraint', k.oid, k.xmin) FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'part', i.inhrelid, i.inhparent, i.xmin) FROM pg_catalog.pg_inherits i WHERE i.inhrelid = t.relid
+) v
+GROUP BY t.root
+
 -- name: relations_partitioned_by
 SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
        CASE WHEN c.relkind = 'p' THEN pg_catalog.pg_get_partkeydef(c.oid) END

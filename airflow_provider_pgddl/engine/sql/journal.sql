@@ -175,7 +175,7 @@ FROM pgddl.tables WHERE pipeline = %s AND run = %s ORDER BY schema_name COLLATE 
 
 -- name: insert_table
 INSERT INTO pgddl.tables (pipeline, run, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: replan_table
 UPDATE pgddl.tables

@@ -3,10 +3,12 @@ read yet."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.commands import reconfigure
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError, about_whole_pipeline
@@ -17,7 +19,7 @@ from airflow_provider_pgddl.engine.following.ddl import LOOKS, captures_ddl, fol
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
 from airflow_provider_pgddl.engine.following.table_capture import (
-    capture,
+    Capture,
     note_keyless,
     stop_capture_of,
     take_back_capture,
@@ -34,6 +36,7 @@ from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_trans
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
@@ -46,7 +49,7 @@ from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import Steps, say
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries
 from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.fence import lower_left
@@ -192,49 +195,68 @@ def _start_capture(context: Context) -> int:
 
 
 def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
-    """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
-    no row has been read yet, and the table may have changed since."""
+    """Capture of each table in a transaction of its own, as its writers wait for that; what needs no lock of theirs is
+    done for many at once. What a killed run has made without recording it is made again: no row has been read yet, and
+    the table may have changed since."""
     journal, run = context.journal, context.journal.run
     known = {t.oid for t in journal.tables.of(run)}  # by oid: one may have got another name since
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
-    started, changed = 0, None
-    fresh = set(catalog.oids_of(context.source, selection.rows).values()) - known
+    oids = catalog.oids_of(context.source, selection.rows)
+    fresh = set(oids.values()) - known
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
-    steps = Steps(context.say, "capturing", "tables")
-    for number, (schema, name) in enumerate(selection.rows):
-        steps.at(number, len(selection.rows), f"{schema}.{name}")
-        with plans_kept(context.source):
-            oid = catalog.oid_of(context.source, schema, name)
+    noted, to_capture = 0, list[Name]()
+    for name in selection.rows:
+        oid = oids.get(name)
         if oid is None or oid in known:
             continue  # dropped in this moment, or captured
         keyless = None if oid in keyed else _without_key(context.source, oid)
-        if keyless is not None and context.pipeline.tables.keyless == "copy_at_swap":
+        if keyless is None:
+            to_capture.append(name)
+        elif context.pipeline.tables.keyless == "copy_at_swap":
             note_keyless(context, keyless)
-            started += 1
-            continue
-        if keyless is not None:
-            if captures_ddl(context) and journal.stage_runs.done(run, "snapshot"):
-                continue  # stopped alone by what follows DDL, until it has one
-            if oid in catalog.still_without_key(context.source, [oid]):
-                raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
-        if started == 0:
-            _refuse_lost_names(context)
-        context.check_fence()
-        if oid in half_made:
-            stop_capture_of(context.source, context.pipeline, oid)
+            noted += 1
+        elif captures_ddl(context) and journal.stage_runs.done(run, "snapshot"):
+            continue  # stopped alone by what follows DDL, until it has one
+        elif oid in catalog.still_without_key(context.source, [oid]):
+            raise PreflightRefused(KEYLESS, table=".".join(name), todo="then run stage setup again")
+        else:
+            to_capture.append(name)
+    if to_capture:
+        _refuse_lost_names(context)
+    started, changed = 0, None
+    steps = Steps(context.say, "capturing", "tables")
+    for first in range(0, len(to_capture), GROUP):
+        group = {oids[name]: ".".join(name) for name in to_capture[first : first + GROUP]}
+        captured: list[tuple[Table, str]] = []
         try:
-            table, log = capture(context, oid)
-        except TableChanged as error:
-            take_back_capture(context, oid)
-            changed = error
-            continue
-        with context.fenced("setup.before_table_commit"):
-            journal.tables.add(run, table, log, first_plan(context.pipeline, table))
-        started += 1
+            context.check_fence()
+            for oid in group.keys() & half_made.keys():
+                stop_capture_of(context.source, context.pipeline, oid)
+            capture = Capture(context, group)
+            for number, (oid, shown) in enumerate(group.items(), first):
+                steps.at(number, len(to_capture), shown)
+                context.check_fence()
+                try:
+                    captured.append(capture.of(oid))
+                except TableChanged as error:
+                    take_back_capture(context, oid)
+                    changed = error
+        finally:  # those before one that fails as well
+            _record(context, captured)
+        started += len(captured)
+    return noted + started, changed
+
+
+def _record(context: Context, captured: Sequence[tuple[Table, str]]) -> None:
+    if not captured:
+        return
+    with context.fenced("setup.before_table_commit"):
+        rows = [(table, log, first_plan(context.pipeline, table)) for table, log in captured]
+        context.journal.tables.add_many(context.journal.run, rows)
+    for table, _ in captured:
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
-    return started, changed
 
 
 def _without_key(source: Session, oid: int) -> Table | None:

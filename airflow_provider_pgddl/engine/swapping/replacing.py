@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import StageFailed, gone_or_keyless
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.replacing_dump import is_right, live_tables
 from airflow_provider_pgddl.engine.job.context import Context
@@ -206,6 +206,7 @@ class Replacing:
         captured = change_log.captured_roots(target, change_log.of_new(context.name))
         described = catalog.describe(target, [oid for oid in _copy_oids(target, tables).values() if oid])
         by_name = {(copy.schema, copy.name): copy for copy in described.values()}
+        anew: dict[int, int] = {}  # id of the table, by its copy
         for table in tables:
             copy, known = by_name[table.plan.copy_schema, table.plan.copy_name], self._copies.get(table.id)
             if known is not None and (known.oid, known.structure()) == (copy.oid, copy.structure()):
@@ -215,7 +216,12 @@ class Replacing:
                     limit_lock_wait(target, context.pipeline.swap.lock_timeout)
                     change_log.stop(target, change_log.of_new(context.name), copy.oid)
                     failpoint("replace.before_log_stop_commit", target)
-            self._copies[table.id], _ = change_log.prepare(target, change_log.of_new(context.name), copy.oid)
+            anew[copy.oid] = table.id
+        prepared = change_log.prepare(target, change_log.of_new(context.name), anew)
+        for oid, table_id in anew.items():
+            if oid not in prepared:
+                raise gone_or_keyless(oid)
+            self._copies[table_id] = prepared[oid].table
 
 
 def read(context: Context, tables: Sequence[TableRow]) -> Standing:

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.errors import PreflightRefused, gone_or_keyless
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -55,6 +55,7 @@ class WayBack:
         context = self._context
         context.check_fence()
         self._digests = copy_digests(context.source, tables)  # first: what is altered after this shows another one
+        anew: dict[int, tuple[TableRow, Table]] = {}  # by the copy
         for table in tables if context.pipeline.swap.keep_old else ():
             old, copy = _described(context.source, table)
             if self._is_same(table, copy):
@@ -67,9 +68,13 @@ class WayBack:
                     limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
                     change_log.stop(context.source, context.name, copy.oid)
                     failpoint("swap.before_way_back_stop_commit", context.source)
-            prepared, _ = change_log.prepare(context.source, context.name, copy.oid)
-            self._copies[table.id] = prepared
-            self._plans[table.id] = _plan(context.source, table, old, prepared)
+            anew[copy.oid] = table, old
+        prepared = change_log.prepare(context.source, context.name, anew)
+        for oid, (table, old) in anew.items():
+            if oid not in prepared:
+                raise gone_or_keyless(oid)
+            self._copies[table.id] = copy = prepared[oid].table
+            self._plans[table.id] = _plan(context.source, table, old, copy)
         self._facts = facts(context.source, self._oids())
 
     def is_ready(self, conn: Session, tables: Sequence[TableRow]) -> bool:

@@ -18,6 +18,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import preflight
+from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, fence, slot_log
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -26,7 +27,7 @@ from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import take_copies
 from airflow_provider_pgddl.engine.following.source_dump import dump_unchanged, schema_digest, steps_across
 from airflow_provider_pgddl.engine.following.table_capture import (
-    capture,
+    Capture,
     forget_capture,
     note_keyless,
     refuse_late_changes,
@@ -357,15 +358,20 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
         slot_log.start_slot(back.source, back.target, back.name, failover)
     oids = catalog.oids_of(back.source, tables)
     described = catalog.describe(back.source, oids.values())
+    keyed = []
     for (schema, name), oid in oids.items():
         if oid not in described:
             raise Retry("was dropped just now", table=f"{schema}.{name}", todo="run stage swap again")
         if described[oid].key is None:
             note_keyless(back, described[oid])
             continue
-        table, log = capture(back, oid)
+        keyed.append(oid)
+    for first in range(0, len(keyed), GROUP):
+        capture = Capture(back, group := keyed[first : first + GROUP])
+        captured = [capture.of(oid) for oid in group]
         with back.fenced("way_back.before_table_commit"):
-            back.journal.tables.add(back.journal.run, table, log, first_plan(back.pipeline, table))
+            rows = [(table, log, first_plan(back.pipeline, table)) for table, log in captured]
+            back.journal.tables.add_many(back.journal.run, rows)
     wait_for_older_transactions(back)
 
 
