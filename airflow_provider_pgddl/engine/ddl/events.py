@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from postgast import ParseResult
@@ -72,7 +72,7 @@ class DdlEvent:
         return self.is_right_on_schema or self.is_right_on_what_all_may_use
 
     def to_json(self) -> dict[str, Any]:
-        return {key: _listed(value) for key, value in asdict(self).items()}
+        return {field.name: _listed(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DdlEvent:
@@ -234,7 +234,9 @@ def _joined(read: list[DdlEvent]) -> list[DdlEvent]:
         references = dict.fromkeys(of_index.get(name) or name for name in event.references)
         references.update(dict.fromkeys(name for name in event.types if name in relations))
         references.pop(table or ("", ""), None)
-        joined.append(replace(event, table=table, sequence=sequence, references=tuple(references)))
+        known = table, sequence, tuple(references)
+        same = known == (event.table, event.sequence, event.references)
+        joined.append(event if same else replace(event, table=table, sequence=sequence, references=known[2]))
     return joined
 
 

@@ -11,6 +11,9 @@ from postgast import PgQueryError, pg_query_pb2
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _QUOTED = re.compile(r'"([a-z_][a-z0-9_]*)"')
+_ANY_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+# Without these a double quote begins a name or ends one, and tokens need not be told apart.
+_MORE_THAN_NAMES = re.compile(r"""['$]|--|/\*|[uU]&"|"json\"""")
 # Types whose literals are names.
 _OF_NAMES = ("regclass", "regtype", "regproc", "regprocedure", "regoper", "regoperator", "regconfig", "regdictionary",
              "regcollation", "regnamespace", "regrole")  # fmt: skip
@@ -54,6 +57,8 @@ def bare(statement: str) -> str:
 def _without_quotes(statement: str, spelled: Callable[[str], str]) -> str:
     if '"' not in statement:
         return statement
+    if statement.count('"') % 2 == 0 and not _MORE_THAN_NAMES.search(statement):  # which is nearly all that a dump has
+        return _ANY_QUOTED.sub(lambda found: _spelled(found[0], spelled), statement)
     tokens = list(_tokens(statement))
     changed: list[tuple[int, int, str]] = []
     for number, (start, end, text) in enumerate(tokens):
@@ -63,6 +68,11 @@ def _without_quotes(statement: str, spelled: Callable[[str], str]) -> str:
         elif text.startswith("'") and _is_name(tokens[number + 1 : number + 3]):
             changed.append((start, end, _QUOTED.sub(lambda found: spelled(found[1]), text)))
     return _replaced(statement, changed)
+
+
+def _spelled(name: str, spelled: Callable[[str], str]) -> str:
+    plain = _QUOTED.fullmatch(name)
+    return spelled(plain[1]) if plain else name
 
 
 def _is_name(behind: list[tuple[int, int, str]]) -> bool:

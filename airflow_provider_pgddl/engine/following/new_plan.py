@@ -12,9 +12,7 @@ from airflow_provider_pgddl.engine.following.attached_partitions import refuse_v
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, recorded
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
-from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.adopted_rows import drop_extra, retype_extra, uncompared
@@ -41,11 +39,6 @@ class Look:
 
 
 def record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
-    Journal(conn, pipeline).schema.record_many(record_plan(conn, pipeline, was, look, state))
-
-
-def record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
-    """Records all but the verdict, which is returned."""
     journal = Journal(conn, pipeline)
     copy_only_columns.rekey(conn, was, look.fresh)
     retype_extra(conn, was.plan, look.fresh.plan)
@@ -55,7 +48,21 @@ def record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: 
     names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
     if names[0] != names[1]:
         journal.schema.forget(names[0])
-    return {names[1]: recorded(look.evaluated)}
+    journal.schema.record_many({names[1]: recorded(look.evaluated)})
+
+
+def record_first_plans(conn: Session, pipeline: str, found: Sequence[tuple[TableRow, Look, str]]) -> None:
+    """The same of copies that have just been made, of which there are no rows yet and no values: each table as it was,
+    the look at it, and its state from here on."""
+    journal = Journal(conn, pipeline)
+    for was, look, _ in found:
+        retype_extra(conn, was.plan, look.fresh.plan)
+        if look.fresh.plan.columns.kept:
+            copy_only_columns.fit(conn, look.fresh)
+    journal.tables.plan(replace(look.fresh, state=state) for _, look, state in found)
+    names = {(was.schema, was.name): (look.fresh.schema, look.fresh.name) for was, look, _ in found}
+    journal.schema.forget(*(was for was, now in names.items() if was != now))
+    journal.schema.record_many({names[was.schema, was.name]: recorded(look.evaluated) for was, look, _ in found})
 
 
 def note_made(context: Context, was: TableRow, look: Look) -> None:

@@ -31,7 +31,7 @@ from airflow_provider_pgddl.engine.following.new_plan import (
     read_again,
     read_part_again,
     record,
-    record_plan,
+    record_first_plans,
     start_over,
 )
 from airflow_provider_pgddl.engine.following.plans import (
@@ -125,22 +125,23 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
     made = [replace(t, state="created") for t in tables if t.oid in seen]
     looks = {table.id: look for table, look in look_at(context, made, seen)}
+    for table in made:
+        if table.id in looks:
+            _refuse_unusable(table, looks[table.id].evaluated)
     for first in range(0, len(made), GROUP):
+        group = made[first : first + GROUP]
         with context.fenced("snapshot.before_copies_commit"):
-            verdicts: dict[Name, Recorded] = {}
-            for table in made[first : first + GROUP]:
-                look = looks.get(table.id)
-                # Without a key there is nothing to be read before the swap, so its indexes come next.
-                state = "backfilled" if table.keyless else "created"
-                if look is not None:
-                    _refuse_unusable(table, look.evaluated)
-                if not table.keyless:
-                    create_pending(context.target, table)
-                if look is not None:
-                    verdicts |= record_plan(context.target, context.name, table, look, state)
-                else:  # changed just now: its first chunk sees that
-                    context.journal.tables.set_state(state, [table.id])
-            context.journal.schema.record_many(verdicts)
+            create_pending(context.target, *(table for table in group if not table.keyless))
+            # One that was changed just now keeps its plan: its first chunk sees that.
+            for state in ("created", "backfilled"):
+                context.journal.tables.set_state(state, [t.id for t in group if _first_state(t) == state])
+            found = [(t, looks[t.id], _first_state(t)) for t in group if t.id in looks]
+            record_first_plans(context.target, context.name, found)
+
+
+def _first_state(table: TableRow) -> str:
+    """Without a key there is nothing to be read before the swap, so its indexes come next."""
+    return "backfilled" if table.keyless else "created"
 
 
 def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:

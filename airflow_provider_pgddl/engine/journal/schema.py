@@ -93,7 +93,7 @@ class SchemaJournal:
 
         Their history goes on, findings that are new are counted, and new mismatches wait to be announced.
         """
-        known = self.statuses()
+        known = self._statuses("statuses_of", self._named(verdicts))
         now = {n: verdicts[n] for n in sorted(verdicts) if n not in known or _differs(known[n], verdicts[n])}
         if not now:
             return set()

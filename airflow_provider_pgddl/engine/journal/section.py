@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, LiteralString, TypeVar
 
 from psycopg.rows import class_row, scalar_row
@@ -24,7 +24,7 @@ class JournalSection:
     def _write(self, query: str, args: Any) -> None:
         self.conn.execute(self._Q[query], args, prepare=True)
 
-    def _write_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
+    def _write_many(self, query: str, rows: Sequence[Sequence[Any] | Mapping[str, Any]]) -> None:
         with self.conn.cursor() as cursor:
             cursor.executemany(self._Q[query], rows)
 

@@ -63,6 +63,22 @@ def _table_row(
     )  # fmt: skip
 
 
+def _planned(table: TableRow) -> dict[str, Any]:
+    return {
+        "id": table.id,
+        "schema": table.schema,
+        "name": table.name,
+        "log": table.log_table,
+        "state": table.state,
+        "plan": Jsonb(table.plan.to_json()),
+        "version": Jsonb(table.version),
+        "physical": Jsonb(table.physical),
+        "fingerprint": table.fingerprint,
+        "removed": Jsonb(list(table.removed_columns)),
+        "copy": Jsonb(table.copy_physical),
+    }
+
+
 class TableJournal(JournalSection):
     def __init__(self, conn: Session, pipeline: str):
         super().__init__(conn, pipeline)
@@ -108,22 +124,13 @@ class TableJournal(JournalSection):
         ]  # fmt: skip
         self._write_many("insert_table", rows)
 
+    def plan(self, tables: Iterable[TableRow]) -> None:
+        """Tables as they are from here on, of which no row has been read yet."""
+        self._write_many("replan_table", [_planned(table) for table in tables])
+
     def replan(self, fresh: TableRow) -> None:
         """The table as it is from here on; what was compared of it is over."""
-        args = {
-            "id": fresh.id,
-            "schema": fresh.schema,
-            "name": fresh.name,
-            "log": fresh.log_table,
-            "state": fresh.state,
-            "plan": Jsonb(fresh.plan.to_json()),
-            "version": Jsonb(fresh.version),
-            "physical": Jsonb(fresh.physical),
-            "fingerprint": fresh.fingerprint,
-            "removed": Jsonb(list(fresh.removed_columns)),
-            "copy": Jsonb(fresh.copy_physical),
-        }
-        self._write("replan_table", args)
+        self._write("replan_table", _planned(fresh))
         self._write("forget_verification", [fresh.id])
         self._write("forget_chunks", [fresh.id, [int(leaf) for leaf in fresh.physical]])
 

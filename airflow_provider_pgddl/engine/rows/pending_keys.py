@@ -25,16 +25,19 @@ def pending_table(table_id: int) -> sql.Identifier:
     return sql.Identifier("pgddl", f"pending_{table_id}")
 
 
-def create_pending(target: Session, table: TableRow) -> None:
-    """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our
-    deletes."""
-    parts = {"pending": pending_table(table.id), "keys": table.plan.key.list()}
-    definitions = table.plan.key.definitions("k", not_null=True)
-    statements = [
-        sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts),
-        sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]),
-    ]
-    target.execute(sql.SQL(";\n").join(statements))
+def create_pending(target: Session, *tables: TableRow) -> None:
+    """The tables of pending keys; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing
+    our deletes."""
+    statements = []
+    for table in tables:
+        parts = {"pending": pending_table(table.id), "keys": table.plan.key.list()}
+        definitions = table.plan.key.definitions("k", not_null=True)
+        statements += [
+            sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts),
+            sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]),
+        ]
+    if statements:
+        target.execute(sql.SQL(";\n").join(statements))
 
 
 def drop_pending(target: Session, table: TableRow) -> None:

@@ -4,6 +4,13 @@ SELECT schema_name, table_name, status, findings, since, checked_at, resolution,
 FROM pgddl.schema_status WHERE pipeline = %(pipeline)s
 ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
 
+-- name: statuses_of
+SELECT s.schema_name, s.table_name, s.status, s.findings, s.since, s.checked_at, s.resolution, s.source_fingerprint,
+       s.target_fingerprint, s.notified_at
+FROM pgddl.schema_status s JOIN unnest(%(schemas)s::text[], %(names)s::text[]) v(schema_name, table_name)
+     USING (schema_name, table_name)
+WHERE s.pipeline = %(pipeline)s
+
 -- name: mismatches
 SELECT schema_name, table_name, status, findings, since, checked_at, resolution, source_fingerprint, target_fingerprint,
        notified_at
