@@ -96,7 +96,7 @@ def copied_by_chunks(hand: ByHand, name: str) -> ShareDone:
     todo = TableToCopy(table.id, table.plan, table.version, table.physical, fence, triggers)
     with connect(pipeline.source, purpose="test") as source:
         now = catalog.describe(source, [table.oid], triggers)[table.oid]
-        plan_chunks(hand.replica.target, source, todo, now, 64_000, 8192)
+        plan_chunks(hand.replica.target, source, [(todo, now)], 64_000, 8192)
     limits = Limits(None, None, None)
     work = Share(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10, limits)
     return copy_chunks(work)

@@ -321,7 +321,7 @@ def test_a_table_that_is_dropped_while_its_size_is_asked_for_is_a_retry(
         now = catalog.describe(source, [row.oid])[row.oid]
         with (
             in_transaction(source_dsn, "DROP TABLE t CASCADE") as dropper,
-            Underway(lambda: plan_chunks(journal, source, table, now, 1 << 20, 8192)) as planning,
+            Underway(lambda: plan_chunks(journal, source, [(table, now)], 1 << 20, 8192)) as planning,
         ):
             wait_for(lambda: waits(source_dsn, "AccessShareLock", "t"), planning)
             dropper.commit()

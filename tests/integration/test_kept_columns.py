@@ -515,9 +515,9 @@ def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Share:
     table, pipeline = hand.table("people"), hand.pipeline
     triggers = change_log.trigger_names(pipeline.name)
     now = catalog.describe(source, [table.oid], triggers)[table.oid]
-    hand.journal.tables.set_planned(table.id, now.physical())
+    hand.journal.tables.set_planned({table.id: now.physical()})
     todo = TableToCopy(table.id, table.plan, table.version, now.physical(), hand.replica.fence, triggers)
-    plan_chunks(hand.replica.target, source, todo, now, 8192, 8192)
+    plan_chunks(hand.replica.target, source, [(todo, now)], 8192, 8192)
     limits = Limits(None, None, None)
     return Share(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10, limits)
 

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
-from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.connect import Session, keeping_plans
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -136,7 +136,7 @@ def apply_in_groups(
         if tell:
             tell(first, group[0])
         try:
-            with lease.fenced(conn, fence, "apply.before_group_commit"):
+            with lease.fenced(conn, fence, "apply.before_group_commit"), keeping_plans(conn):
                 left = journal.dump_events.lock([event.id for event in group])
                 for event in (e for e in group if e.id in left):
                     run_event(conn, event, trusted)

@@ -176,10 +176,15 @@ def reconcile_built(context: Context, tables: Sequence[TableRow]) -> None:
             context.journal.tables.set_state("indexed", [t.id for t in group])
             found = [(table, looks[table.id]) for table in group if table.id in looks]
             context.journal.schema.record_many({(t.schema, t.name): recorded(look.evaluated) for t, look in found})
-            for table, look in found:
-                rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
-                if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
-                    context.journal.tables.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
+            context.journal.tables.set_copy(
+                *(
+                    look.fresh  # a key makes columns NOT NULL: no change of anybody's
+                    for table, look in found
+                    if not look.verdict.mismatches
+                    and not was_rewritten(table.copy_physical, look.fresh.copy_physical)
+                    and not _concerns_rows(table, look.fresh)
+                )
+            )
 
 
 def look_at(

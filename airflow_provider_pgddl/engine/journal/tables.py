@@ -142,8 +142,9 @@ class TableJournal(JournalSection):
     def set_state(self, state: str, ids: Iterable[int]) -> None:
         self._write("set_state", [state, list(ids)])
 
-    def set_planned(self, table_id: int, physical: Mapping[str, Any]) -> None:
-        self._write("set_planned", [Jsonb(physical), table_id])
+    def set_planned(self, physical: Mapping[int, Mapping[str, Any]]) -> None:
+        """The chunks of these tables are laid out, which were then so, by id."""
+        self._write_many("set_planned", [[Jsonb(now), table_id] for table_id, now in physical.items()])
 
     def unplan(self, table_id: int) -> None:
         """Forgets a table's chunks, so that they are laid out anew."""
@@ -153,9 +154,10 @@ class TableJournal(JournalSection):
     def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
         self._write("set_physical", [Jsonb(physical), table_id])
 
-    def set_copy(self, table: TableRow) -> None:
-        """What the copy is by now, where nothing of it concerns a row."""
-        self._write("set_copy", [Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id])
+    def set_copy(self, *tables: TableRow) -> None:
+        """What the copies are by now, where nothing of it concerns a row."""
+        rows = [[Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id] for table in tables]
+        self._write_many("set_copy", rows)
 
     def forget(self, table: TableRow) -> None:
         self._write("delete_table", [table.id])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from itertools import pairwise
 
 from psycopg import sql
@@ -21,36 +21,40 @@ SAMPLED_BLOCKS = 1000
 
 
 def plan_chunks(
-    journal: Session, source: Session, table: TableToCopy, now: Table, chunk_bytes: int, block_size: int
+    journal: Session, source: Session, found: Sequence[tuple[TableToCopy, Table]], chunk_bytes: int, block_size: int
 ) -> None:
-    """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size. `now` was
-    described before: a rewrite in between shows as another file when the chunk is read."""
-    if table.plan.order:
-        _plan_ordered(journal, source, table, now, chunk_bytes)
-        return
-    leaves = {leaf.oid: leaf for leaf in now.leaves}
+    """Lays out the chunks of tables in the caller's transaction; TOAST and free space count into their size. Each comes
+    with what it was described as before: a rewrite in between shows as another file when the chunk is read."""
+    for table, now in found:
+        if table.plan.order:
+            _plan_ordered(journal, source, table, now, chunk_bytes)
+    unordered = [(table, now) for table, now in found if not table.plan.order]
     with plans_kept(source):
-        sizes = _sizes(source, table, leaves)
-    for oid, blocks, total in sizes:
-        leaf = leaves[oid]
-        if blocks == 0:
-            continue
-        step = max(1, round(chunk_bytes * blocks / max(total, 1)))
-        size = min(step, blocks) * max(total, blocks * block_size) // blocks
-        args = [table.id, oid, leaf.schema, leaf.name, leaf.filenode, step, blocks, size, blocks, step]
-        journal.execute(_Q["insert_chunks"], args)
+        sizes = _sizes(source, unordered)
+    rows = []
+    for table, leaf in ((table, leaf) for table, now in unordered for leaf in now.leaves):
+        blocks, total = sizes[leaf.oid]
+        if blocks:
+            step = max(1, round(chunk_bytes * blocks / max(total, 1)))
+            size = min(step, blocks) * max(total, blocks * block_size) // blocks
+            rows.append([table.id, leaf.oid, leaf.schema, leaf.name, leaf.filenode, step, blocks, size, blocks, step])
+    with journal.cursor() as cursor:
+        cursor.executemany(_Q["insert_chunks"], rows)
 
 
-def _sizes(source: Session, table: TableToCopy, oids: Collection[int]) -> list[tuple[int, int, int]]:
-    """(oid, blocks, bytes with TOAST) of each. Who asks for the size of a relation waits for a DROP of it, and is told
-    nothing then."""
-    found = source.execute(queries("catalog")["sizes"], {"oids": sorted(oids)}).fetchall()
-    if len(found) < len(oids) or any(blocks is None or total is None for _, blocks, total in found):
-        raise GaveWay(
-            "it, or a part of it, was dropped just now", table=table.plan.qualified,
-            todo="run the stage again, which records it",
-        )  # fmt: skip
-    return found
+def _sizes(source: Session, found: Sequence[tuple[TableToCopy, Table]]) -> dict[int, tuple[int, int]]:
+    """Blocks, and bytes with TOAST, of each leaf by its oid. Who asks for the size of a relation waits for a DROP of
+    it, and is told nothing then."""
+    oids = [leaf.oid for _, now in found for leaf in now.leaves]
+    rows = source.execute(queries("catalog")["sizes"], {"oids": oids}).fetchall()
+    sizes = {oid: (blocks, total) for oid, blocks, total in rows if blocks is not None and total is not None}
+    for table, now in found:
+        if any(leaf.oid not in sizes for leaf in now.leaves):
+            raise GaveWay(
+                "it, or a part of it, was dropped just now", table=table.plan.qualified,
+                todo="run the stage again, which records it",
+            )  # fmt: skip
+    return sizes
 
 
 def _plan_ordered(journal: Session, source: Session, table: TableToCopy, described: Table, chunk_bytes: int) -> None:
@@ -58,7 +62,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
     limits need not be right for anything but their size: each row is in exactly one, by the column's own order."""
     plan = table.plan
     (leaf,) = described.leaves
-    ((_, blocks, total),) = _sizes(source, table, [leaf.oid])
+    blocks, total = _sizes(source, [(table, described)])[leaf.oid]
     if blocks == 0:
         return
     column = next(c for c in described.columns if c.name == plan.order[0])

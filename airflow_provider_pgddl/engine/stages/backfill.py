@@ -99,6 +99,7 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     for group in groups:
         with context.fenced("backfill.before_chunks_commit"):
             described = catalog.describe(context.source, [t.oid for t in group], context.trigger_names)
+            found = []
             for table in group:
                 now = described.get(table.oid)
                 findings = drift(table.version, table.physical, now)
@@ -106,16 +107,12 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
                     raise GaveWay(
                         "; ".join(findings), table=table.qualified, todo="run the stage again, which records it"
                     )
-                if not table.plan.is_to_be_compared:  # else schema_sync compares it, and what differs is read
-                    plan_chunks(
-                        context.target,
-                        context.source,
-                        _to_copy(context, table),
-                        now,
-                        context.pipeline.backfill.chunk_bytes,
-                        block_size,
-                    )
-                context.journal.tables.set_planned(table.id, now.physical())
+                found.append((table, now))
+            # One that is to be compared schema_sync compares, and what differs is read.
+            to_copy = [(_to_copy(context, t), now) for t, now in found if not t.plan.is_to_be_compared]
+            chunk_bytes = context.pipeline.backfill.chunk_bytes
+            plan_chunks(context.target, context.source, to_copy, chunk_bytes, block_size)
+            context.journal.tables.set_planned({table.id: now.physical() for table, now in found})
     if fresh:
         context.journal.chunks.analyze()
     ids = {t.id for t in healthy}
