@@ -358,3 +358,34 @@ def test_in_place_a_difference_undoes_the_swap(source_dsn: str, lifecycle: Lifec
     do(source_dsn, "DROP TRIGGER lose ON pgddl_copy_public.ledger")
     move.run_all(until="cleanup", after="verify")
     assert one(source_dsn, "SELECT count(*) FROM public.ledger") == 1000
+
+
+# No column that could be written: none at all, none any more, none but what the server makes. One has a key.
+WITHOUT_COLUMNS = """
+CREATE TABLE nothing ();
+CREATE TABLE none_left (a int, b text);
+CREATE TABLE made (a int GENERATED ALWAYS AS (1 + 1) STORED);
+CREATE TABLE never ();
+CREATE TABLE single (k int GENERATED ALWAYS AS (1) STORED PRIMARY KEY);
+INSERT INTO none_left VALUES (1), (2);
+ALTER TABLE none_left DROP a, DROP b;
+INSERT INTO nothing DEFAULT VALUES; INSERT INTO nothing DEFAULT VALUES;
+INSERT INTO made DEFAULT VALUES; INSERT INTO single DEFAULT VALUES;
+"""
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_rows_without_a_column_that_could_be_written(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, in_place: bool
+) -> None:
+    execute(source_dsn, WITHOUT_COLUMNS)
+    names = ("nothing", "none_left", "made", "never", "single")
+    if in_place:
+        rewritten = {f"public.{name}": {} for name in names}
+        move = lifecycle(source_dsn, rewrite=rewritten, tables={"keyless": "copy_at_swap"})
+    else:
+        move = lifecycle(source_dsn, target_dsn, **SETTINGS)
+    move.run_all(until="backfill")
+    do(source_dsn, "DELETE FROM single", "INSERT INTO single DEFAULT VALUES", "INSERT INTO nothing DEFAULT VALUES")
+    move.run_all(after="backfill")
+    assert [one(move.target, f"SELECT count(*) FROM {name}") for name in names] == [3, 2, 1, 0, 1]

@@ -24,7 +24,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture.change_log import SCHEMA, log_table
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan, equal
+from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -97,13 +97,12 @@ def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:
         owners=sql.Literal(owners),
     )  # fmt: skip
     return sql.SQL(_Q["body"]).format(
-        copy=plan.copy,
         copy_only=plan.copy_only,
         log=log_table(table.log_table),
         most=sql.Literal(MOST_ROWS),
         as_made_for=as_made_for,
         lock_timeout=sql.Literal(LOCK_TIMEOUT),
-        columns=plan.columns.list,
+        into=into(plan.copy, plan.columns.list),
         expressions=plan.columns.select_list,
         source=plan.source,
         copy_old=_same(plan, "c", "old"),

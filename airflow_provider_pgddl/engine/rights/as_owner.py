@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, into
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rights.foreign_code import PATIENCE, RowUse
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -135,7 +135,7 @@ def bare_arrivals(conn: Session, plan: Plan, name: str) -> tuple[sql.Identifier,
         sql.SQL("{}::{}").format(sql.Identifier("a", c), sql.SQL(types[c][0])) for c in plan.columns.names
     )
     as_text = any(types[c][1] == "text" and types[c][0] != "text" for c in plan.columns.names)
-    insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS a").format(
-        plan.copy, plan.columns.list, values, arrivals
+    insert = sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS a").format(
+        into(plan.copy, plan.columns.list), values, arrivals
     )
     return arrivals, insert, not as_text

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.model.plan import Plan, equal
+from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -103,7 +103,11 @@ def merge(target: Session, plan: Plan, table_id: int, taken: sql.Identifier | No
     if plan.columns.kept:
         copy_only_columns.put_back(target, plan, table_id, taken)
         return
-    target.execute(sql.SQL(_Q["insert"]).format(columns=plan.columns.list, into=plan.copy, arrivals=arrivals))
+    target.execute(
+        sql.SQL(_Q["insert"]).format(
+            columns=plan.columns.list, into=into(plan.copy, plan.columns.list), arrivals=arrivals
+        )
+    )
     target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
 
 

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.chunks import multirange
 from airflow_provider_pgddl.engine.journal.control import Border, Control
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, into
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
 from airflow_provider_pgddl.engine.rows.adopted_rows import MEETINGS, insert_or_leave
@@ -377,8 +377,8 @@ class _Worker:
 
     def _insertselect(self, chunk: _Chunk, behind: set[int]) -> int:
         plan = chunk.table.plan
-        statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-            plan.copy, plan.columns.list, select(plan, chunk.rows_of)
+        statement = sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE {}").format(
+            into(plan.copy, plan.columns.list), select(plan, chunk.rows_of)
         )
         return as_owner.execute(self._target, plan.keepers.writer if chunk.table.id in behind else "", statement)
 

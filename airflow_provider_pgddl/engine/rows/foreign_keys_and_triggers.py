@@ -19,7 +19,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.model.plan import Plan, equal
+from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, keeping_plans, may_set, plans_kept
@@ -223,7 +223,9 @@ def delete_together(target: Session, staged: Iterable[tuple[Plan, sql.Identifier
 
 def insert_together(target: Session, arrived: Iterable[tuple[Plan, sql.Identifier]]) -> None:
     target.execute(_at_once([
-        sql.SQL(_Q["insert"]).format(copy=plan.copy, columns=plan.columns.list, arrivals=arrivals)
+        sql.SQL(_Q["insert"]).format(
+            into=into(plan.copy, plan.columns.list), columns=plan.columns.list, arrivals=arrivals
+        )
         for plan, arrivals in arrived
     ]))  # fmt: skip
 

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, into
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
@@ -76,7 +76,7 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
     plan = table.plan
     _refuse_rows_of_others(target, table)
     if source is target:
-        parts = {"copy": plan.copy, "columns": plan.columns.list, "rows": _rows(plan)}
+        parts = {"into": into(plan.copy, plan.columns.list), "rows": _rows(plan)}
         insert = sql.SQL(queries("windows")["insert_rows"]).format(**parts)
         as_owner.execute(target, reader or writer, insert)
     else:

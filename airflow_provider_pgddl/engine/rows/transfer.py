@@ -15,6 +15,7 @@ from psycopg import errors as pg
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
+from airflow_provider_pgddl.engine.model.plan import into
 from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.server.connect import Session
 
@@ -183,8 +184,8 @@ def read_statement(query: sql.Composable, binary: bool) -> sql.Composed:
     return sql.SQL("COPY ({}) TO STDOUT{}").format(query, _format(binary))
 
 
-def write_statement(relation: sql.Composable, columns: sql.Composable, binary: bool) -> sql.Composed:
-    return sql.SQL("COPY {} ({}) FROM STDIN{}").format(relation, columns, _format(binary))
+def write_statement(relation: sql.Composable, columns: sql.Composed, binary: bool) -> sql.Composed:
+    return sql.SQL("COPY {} FROM STDIN{}").format(into(relation, columns), _format(binary))
 
 
 def _format(binary: bool) -> sql.SQL:

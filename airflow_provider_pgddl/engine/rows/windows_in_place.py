@@ -10,7 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, into
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, partition_cells
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
@@ -183,9 +183,10 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
         raise Unproven([f"({key})" for key, _ in rows], sorted({c for _, columns in rows for c in columns}))
 
 
-def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Identifier, role: str) -> int:
+def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, relation: sql.Identifier, role: str) -> int:
     """As the role, or as ourselves ('')."""
-    insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.columns.list, rows=rows_of_keys(plan, taken))
+    target = into(relation, plan.columns.list)
+    insert = sql.SQL(_Q["insert_rows"]).format(into=target, rows=rows_of_keys(plan, taken))
     if plan.split is None:
         return as_owner.execute(conn, role, insert, taken)
     try:

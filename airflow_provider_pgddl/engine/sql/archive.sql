@@ -26,7 +26,7 @@ UPDATE {copy} AS c SET {set} FROM {arrivals} AS a WHERE {same}
 DELETE FROM {arrivals} AS a USING {copy} AS c WHERE {same}
 
 -- name: insert
-INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {arrivals}
+INSERT INTO {into} OVERRIDING SYSTEM VALUE SELECT {columns} FROM {arrivals}
 
 -- name: unfit
 -- Tables in which a row that is kept might keep another from coming, with the index; or which go in parts, with NULL. An index

@@ -68,7 +68,7 @@ BEGIN
                 fine := written = 1;
             END IF;
             IF fine AND TG_OP <> 'DELETE' THEN
-                INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE
+                INSERT INTO {into} OVERRIDING SYSTEM VALUE
                 SELECT {expressions} FROM {source} AS t WHERE {source_new} ON CONFLICT DO NOTHING;
                 GET DIAGNOSTICS written = ROW_COUNT;
                 fine := written = 1;

@@ -104,4 +104,4 @@ WHERE NOT EXISTS (SELECT FROM {into} AS s WHERE {known})
 DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
 
 -- name: insert
-INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {arrivals}
+INSERT INTO {into} OVERRIDING SYSTEM VALUE SELECT {columns} FROM {arrivals}

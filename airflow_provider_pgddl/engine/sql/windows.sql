@@ -70,7 +70,7 @@ SELECT {expressions} FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k
 FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join})
 
 -- name: insert_rows
-INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
+INSERT INTO {into} OVERRIDING SYSTEM VALUE {rows}
 
 -- name: unproven
 -- Keys of rows that would not be the same again, with the columns, where the copy's row yields another value than the source has.
