@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -264,17 +264,26 @@ def _decode(other: Session, slot: str, snapshot: str, position: str | None) -> t
         rows = other.execute(_Q["peek"], {"slot": slot, "upto": upto, "publication": f'"{slot}"'}).fetchall()
     except pg.ObjectInUse as error:
         raise Retry(f"{error.diag.message_primary}", todo="end that process, or wait for it") from None
-    decoded = [
-        (m.commit_lsn, cast(CapturedEvent, json.loads(m.content[len(token) :])))
+    found = [
+        (m.commit_lsn, m.content[len(token) :])
         for m in logical_messages(data for (data,) in rows)
         if m.prefix == PREFIX and m.content.startswith(token.encode())
     ]
+    texts = _texts(other, [content for _, content in found])
+    decoded = [(lsn, cast(CapturedEvent, json.loads(text))) for (lsn, _), text in zip(found, texts, strict=True)]
     xids = list({event["xid"] for _, event in decoded})
     shown = _shown(other, xids, snapshot)
     known = _shown(other, xids, position) if position is not None else set()
     hidden = [lsn for lsn, event in decoded if event["xid"] not in shown]
     events = [event for _, event in decoded if event["xid"] in shown and event["xid"] not in known]
     return events, format_lsn(min(hidden)) if hidden else upto
+
+
+def _texts(session: Session, contents: Sequence[bytes]) -> Sequence[bytes | str]:
+    """What messages say: nobody converts their bytes from the database's encoding on the way."""
+    if not contents or session.info.parameter_status("server_encoding") == "UTF8":
+        return contents
+    return [text for (text,) in session.execute(_Q["texts"], [list(contents)])]
 
 
 def _shown(session: Session, xids: list[str], snapshot: str) -> set[str]:

@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
 from airflow_provider_pgddl.engine.secrets_in_text import without_secrets
-from airflow_provider_pgddl.engine.server import credentials
+from airflow_provider_pgddl.engine.server import credentials, encodings
 from airflow_provider_pgddl.engine.server.password_file import why_without_password
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 
@@ -139,6 +139,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
     except psycopg.Error as error:
         raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
     credentials.remember(conn, dsn)
+    encodings.fit(conn)
     dsn = real
     try:
         _refuse_old(conn.info, dsn)
@@ -185,6 +186,7 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         conn = await AsyncConnection.connect(dsn, **_options(dsn, application_name(pipeline, token, purpose)))
     except psycopg.Error as error:
         raise _not_opened(error, dsn) from None
+    encodings.fit(conn)
     try:
         _refuse_old(conn.info, dsn)
         if not await (await conn.execute(*_pins(conn.info, conn.info.backend_pid))).fetchall():

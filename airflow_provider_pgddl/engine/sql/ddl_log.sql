@@ -149,6 +149,10 @@ SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes(
     %(slot)s, %(upto)s::pg_catalog.pg_lsn, NULL,
     'proto_version', '1', 'publication_names', %(publication)s, 'messages', 'true')
 
+-- name: texts
+SELECT pg_catalog.convert_from(u.content, pg_catalog.getdatabaseencoding())
+FROM pg_catalog.unnest(%s::bytea[]) WITH ORDINALITY u(content, n) ORDER BY u.n
+
 -- name: token
 SELECT token FROM pgddl.ddl_token
 

@@ -1,0 +1,89 @@
+"""Databases in other encodings than UTF8, on either side: names, texts and what the journal says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.connect import connect
+from tests.conftest import admin_of, database_name
+from tests.integration.lifecycle import Lifecycle
+
+
+def encoded(cluster: Cluster, dsn: str, encoding: str) -> str:
+    """The same database, made anew in this encoding."""
+    name = sql.Identifier(database_name(dsn))
+    with admin_of(cluster) as admin:
+        admin.execute(sql.SQL("DROP DATABASE {}").format(name))
+        again = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'")
+        admin.execute(again.format(name, sql.Literal(encoding)))
+    return dsn
+
+
+def speak(dsn: str, *statements: str) -> None:
+    """As a client does that speaks UTF8, whatever the database's encoding is."""
+    with psycopg.connect(dsn, autocommit=True, client_encoding="UTF8") as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "word", "rows"),
+    [
+        ("LATIN1", "UTF8", "größe", "wal"),
+        ("EUC_JP", "UTF8", "日本語", "wal"),
+        ("WIN1251", "WIN1251", "размер", "change_log"),
+        ("SQL_ASCII", "SQL_ASCII", "größe", "wal"),
+    ],
+)
+def test_names_and_texts_arrive_and_ddl_follows(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle],
+    there: str, here: str, word: str, rows: str,
+) -> None:  # fmt: skip
+    """What a message in the WAL says is in the database's encoding, and nobody converts it on the way."""
+    source, target = encoded(pg16, source_dsn, there), encoded(pg18, target_dsn, here)
+    speak(
+        source,
+        f"CREATE TYPE {word}_t AS ENUM ('{word}')",
+        f"CREATE TABLE {word} (id int, {word}_k text, e {word}_t, j jsonb, PRIMARY KEY ({word}_k, id))",
+        f"INSERT INTO {word} SELECT i, '{word}' || i, '{word}', '[\"{word}\"]' FROM generate_series(1, 200) i",
+        f"COMMENT ON TABLE {word} IS '{word}'",
+    )
+    capture = {"rows": rows, "ddl": "wal" if rows == "wal" else "queue"}
+    move = lifecycle(source, target, tables={"include": ["public.*"]}, capture=capture)
+    move.run_all(until="backfill")
+    speak(
+        source,
+        f"ALTER TABLE {word} ADD {word}_new text DEFAULT '{word} {word}'",
+        f"UPDATE {word} SET {word}_new = '{word}' WHERE id % 3 = 0",
+        f"UPDATE {word} SET {word}_k = '{word} {word}' || id WHERE id % 5 = 0",
+        f"DELETE FROM {word} WHERE {word}_k = '{word}7'",
+    )
+    move.run_all(after="backfill", until="swap")
+    assert differences(source, target) == []
+    speak(target, f"DO $$BEGIN ASSERT obj_description('{word}'::regclass, 'pg_class') = '{word}'; END$$")
+
+
+def test_a_journal_in_latin1_takes_what_we_say_of_a_table(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """An arrow is a sign that it has not: the gate failed, and every stage behind it."""
+    source, target = encoded(pg16, source_dsn, "LATIN1"), encoded(pg18, target_dsn, "LATIN1")
+    speak(source, "CREATE TABLE t (id int PRIMARY KEY, größe numeric(9, 2))", "INSERT INTO t VALUES (1, 1.5)")
+    move = lifecycle(source, target, tables={"include": ["public.*"]})
+    move.run_all(until="replay")
+    speak(target, "ALTER TABLE t ALTER größe TYPE integer")
+    (blocked,) = move.run("verify").blocked
+    assert blocked["reason"].startswith("Type mismatch on public.t.größe: numeric(9,2)")
+    (report,) = stages.gate(load_pipeline(move.content), source, target)
+    assert report.findings[0].impact == "Casting would lose precision (19.99 -> 20)"
+    with connect(target, purpose="test") as conn:
+        said = conn.execute("SELECT %s, %s", ["… größe →", "ÿ"]).fetchone()
+    assert said == ("... größe ->", "ÿ")
