@@ -181,6 +181,10 @@ def slot_in_use(error: psycopg.Error) -> Retry:
     return Retry(str(error.diag.message_primary), todo="end that process, then run this again")
 
 
+# By its name a relation is not found that was dropped, or renamed, or whose schema was.
+NO_SUCH_RELATION = (pg.UndefinedTable, pg.InvalidSchemaName)
+
+
 def gone_or_keyless(oid: int) -> TableChanged:
     return TableChanged(f"the table with oid {oid} was dropped, or has lost its key, meanwhile", todo="run it again")
 

@@ -51,7 +51,7 @@ WITHIN = {
     "stages.revert._refuse_another",
     "commands.reconfigure._keep_what_was_brought",
     "following.new_plan.record",
-    "following.new_plan.record_plan",
+    "following.new_plan.record_first_plans",
     "following.new_plan.read_again.note",
     "following.new_plan.read_part_again.note",
     "stages.snapshot._revive",

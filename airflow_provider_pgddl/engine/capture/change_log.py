@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import Retry, TableChanged, UsageError
+from airflow_provider_pgddl.engine.errors import NO_SUCH_RELATION, Retry, TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
@@ -192,7 +192,7 @@ def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> T
 def _lock(source: Session, table: Table) -> None:
     try:
         source.execute(lock_against_writers(table))
-    except pg.UndefinedTable:
+    except NO_SUCH_RELATION:
         raise TableChanged("was dropped or renamed just now", table=table.qualified, todo="run it again") from None
 
 

@@ -10,12 +10,12 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import postgast
 from google.protobuf.internal import api_implementation
-from google.protobuf.message import DecodeError
-from postgast import ParseResult, PgQueryError
+from google.protobuf.message import DecodeError, Message
+from postgast import ParseResult, PgQueryError, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.quoting import identifier
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -23,8 +23,6 @@ from airflow_provider_pgddl.engine.model.names import Name
 
 # protobuf messages; their fields are looked up by name all over, which no stub describes usefully
 Node = Any
-
-"""(schema, name); schema is '' where a statement does not say it."""
 
 # What can stand at the top level of a script, longest match first; strings of any length in one step.
 _LEXEME = re.compile(
@@ -316,12 +314,15 @@ def statement_node(tree: ParseResult) -> Node:
 
 def unwrap(node: Node) -> Node:
     """The concrete message inside of a generic Node."""
-    return postgast.unwrap_node(node)
+    if type(node) is not pg_query_pb2.Node:
+        return node
+    inner = node.WhichOneof("node")
+    return node if inner is None else getattr(node, inner)
 
 
 def kind_of(node: Node) -> str:
     """The name of a message's type, such as ``CreateStmt``."""
-    return cast(str, node.DESCRIPTOR.name)
+    return type(node).__name__
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -336,7 +337,7 @@ def walk(node: Node) -> Iterator[Node]:
 def _children(node: Node) -> Iterator[Node]:
     for field, value in node.ListFields():
         if field.message_type is not None:
-            yield from value if isinstance(value, Iterable) else (value,)
+            yield from (value,) if isinstance(value, Message) else value
 
 
 def _depth(node: Node) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from postgast import ParseResult, pg_query_pb2
 
@@ -74,13 +75,13 @@ def subject_of(tree: ParseResult) -> Subject:
             functions[qualified(parts)] = None
         elif kind == "RoleSpec" and child.rolename:
             roles[child.rolename] = None
-    return replace(
-        subject,
-        mentions=tuple(name for name in mentions if name not in own),
-        types=tuple(name for name in types if name not in own),
-        functions=tuple(name for name in functions if name not in own),
-        roles=tuple(roles),
-    )
+    found: dict[str, Any] = {
+        "mentions": tuple(name for name in mentions if name not in own),
+        "types": tuple(name for name in types if name not in own),
+        "functions": tuple(name for name in functions if name not in own),
+        "roles": tuple(roles),
+    }
+    return replace(subject, **found) if any(found.values()) else subject
 
 
 # Where functions are called by name.

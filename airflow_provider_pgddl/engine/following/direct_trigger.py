@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import direct_function
-from airflow_provider_pgddl.engine.errors import Fenced, Retry
+from airflow_provider_pgddl.engine.errors import NO_SUCH_RELATION, Fenced, Retry
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
@@ -144,7 +143,7 @@ def _keep_writers_out(context: Context, conn: Session, table: TableRow) -> None:
     try:
         only = sql.SQL("" if table.plan.partitioned else "ONLY ")
         conn.execute(sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, sql.Identifier(*name), sql.SQL(LOCK)))
-    except pg.UndefinedTable:
+    except NO_SUCH_RELATION:
         raise renamed from None
     if conn.execute(query, [table.oid]).fetchone() != name:
         raise renamed

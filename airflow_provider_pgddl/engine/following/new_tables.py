@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.following.reconcile import look_at
 from airflow_provider_pgddl.engine.following.rows_read import DETACHED, DETACHED_WITH_KEPT, LATE
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import (
-    Capture,
+    TableCapture,
     note_keyless,
     stop_capture_of,
     take_back_capture,
@@ -88,7 +88,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
                 stop_capture_of(context.source, context.pipeline, oid)
             failpoint("late.before_capture", context.source)
             try:
-                table, log = Capture(context, [oid]).of(oid)
+                table, log = TableCapture(context, [oid]).of(oid)
             except TableChanged:  # the next look shows what has become of it
                 take_back_capture(context, oid)
                 continue

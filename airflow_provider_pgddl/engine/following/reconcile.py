@@ -52,7 +52,7 @@ from airflow_provider_pgddl.engine.following.schema_comparison import (
     recorded,
     removed_columns,
 )
-from airflow_provider_pgddl.engine.following.table_capture import Capture, release_leaf, stop_capture_of
+from airflow_provider_pgddl.engine.following.table_capture import TableCapture, release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -410,7 +410,7 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     if change_log.root_of(context.source, context.name, table.oid) is not None:
         release_leaf(context, table.oid)  # it has been a partition of another meanwhile
     failpoint("settle.before_capture_again", context.source)
-    now, _ = Capture(context, [table.oid]).of(table.oid)
+    now, _ = TableCapture(context, [table.oid]).of(table.oid)
     return now
 
 

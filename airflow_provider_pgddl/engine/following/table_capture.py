@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import (
+    NO_SUCH_RELATION,
     PreflightRefused,
     StageFailed,
     gone_or_keyless,
@@ -41,7 +41,7 @@ def note_keyless(context: Context, table: Table) -> TableRow:
     return next(t for t in context.journal.tables.of(run) if t.oid == table.oid)
 
 
-class Capture:
+class TableCapture:
     """Of tables that are to be captured together: what each needs is made for all of them first, then one after the
     other is captured by `of`."""
 
@@ -112,7 +112,7 @@ def take_back_capture(context: Context, oid: int) -> None:
 
 
 _Q = queries("swap")
-RENAMED = pg.UndefinedTable  # or dropped, between the look for its name and the lock
+RENAMED = NO_SUCH_RELATION  # or dropped, between the look for its name and the lock
 
 
 def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:

@@ -19,6 +19,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import (
+    NO_SUCH_RELATION,
     GaveWay,
     LeftBehindTheWall,
     OwnerChanged,
@@ -283,7 +284,7 @@ def hold_code_of_copies(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[i
     """The same for copies that are still to be locked; GaveWay where somebody is at one."""
     try:
         lock(conn, [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer], "writer")
-    except pg.UndefinedTable:
+    except NO_SUCH_RELATION:
         raise copy_gone_meanwhile() from None
     return code_of_copies(conn, plans)
 
@@ -367,7 +368,7 @@ def _hold_names(conn: Session, names: Collection[Name], side: str) -> None:
         return
     try:
         lock_briefly(conn, [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in names], "ROW EXCLUSIVE")
-    except (pg.UndefinedTable, pg.WrongObjectType):
+    except (*NO_SUCH_RELATION, pg.WrongObjectType):
         raise GaveWay("it was dropped or renamed just now", todo="nothing: this part is tried again") from None
 
 

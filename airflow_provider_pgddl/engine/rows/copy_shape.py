@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import copy_gone_meanwhile
+from airflow_provider_pgddl.engine.errors import NO_SUCH_RELATION, copy_gone_meanwhile
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import foreign_code
@@ -36,7 +35,7 @@ def hold_copies(conn: Session, plans: Mapping[int, Plan]) -> set[int]:
     if there:
         try:
             foreign_code.lock(conn, [(_relation(checked[i]), checked[i]) for i in there], "writer")
-        except pg.UndefinedTable:
+        except NO_SUCH_RELATION:
             raise copy_gone_meanwhile() from None
     return altered_copies(conn, plans)
 

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.following.ddl import LOOKS, captures_ddl, fol
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
 from airflow_provider_pgddl.engine.following.table_capture import (
-    Capture,
+    TableCapture,
     note_keyless,
     stop_capture_of,
     take_back_capture,
@@ -233,7 +233,7 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
             context.check_fence()
             for oid in group.keys() & half_made.keys():
                 stop_capture_of(context.source, context.pipeline, oid)
-            capture = Capture(context, group)
+            capture = TableCapture(context, group)
             for number, (oid, shown) in enumerate(group.items(), first):
                 steps.at(number, len(to_capture), shown)
                 context.check_fence()

@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import take_copies
 from airflow_provider_pgddl.engine.following.source_dump import dump_unchanged, schema_digest, steps_across
 from airflow_provider_pgddl.engine.following.table_capture import (
-    Capture,
+    TableCapture,
     forget_capture,
     note_keyless,
     refuse_late_changes,
@@ -367,7 +367,7 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
             continue
         keyed.append(oid)
     for first in range(0, len(keyed), GROUP):
-        capture = Capture(back, group := keyed[first : first + GROUP])
+        capture = TableCapture(back, group := keyed[first : first + GROUP])
         captured = [capture.of(oid) for oid in group]
         with back.fenced("way_back.before_table_commit"):
             rows = [(table, log, first_plan(back.pipeline, table)) for table, log in captured]
