@@ -18,6 +18,9 @@ WORKERS ?= 3
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
 
+# Some machines forbid it, and every process of a test, of which there are thousands, would compile the package anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-all check lint docs bench bench-full venv prerequisites lock
 .DEFAULT_GOAL := test
 

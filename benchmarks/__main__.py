@@ -11,11 +11,15 @@ The results are a Markdown table and the same as JSON, a list of objects with `m
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import sys
 import time
 import traceback
+from pathlib import Path
 
+import airflow_provider_pgddl
+from airflow_provider_pgddl.engine.parallel import spark
 from benchmarks.report import Report, machine, markdown, record
 
 BENCHMARKS = ("copy_rows", "start_up", "catch_up", "rewrite", "way_back", "growth", "ddl_cost", "schema_gate")
@@ -30,6 +34,8 @@ def main() -> int:
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    for folder in (Path(airflow_provider_pgddl.__file__).parent, spark.application_folder()):
+        compileall.compile_dir(folder, quiet=1)  # as an installation does it, and every process would without
     found, failed = dict[str, Report](), list[str]()
     for name in options.names or (BESIDE_PEERS if options.small else BENCHMARKS):
         print(f"{name} …", file=sys.stderr, flush=True)

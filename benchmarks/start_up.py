@@ -17,7 +17,6 @@ does it, and three runs of each way are not counted: the second makes the archiv
 
 from __future__ import annotations
 
-import compileall
 import json
 import os
 import subprocess
@@ -69,8 +68,6 @@ with DAG("start_up", schedule=None):
 
 
 def run(*, small: bool) -> Report:
-    compileall.compile_dir(PACKAGE, quiet=1)
-    compileall.compile_dir(spark.application_folder(), quiet=1)
     report = Report()
     with Cluster(16) as cluster, tempfile.TemporaryDirectory(prefix="pgddl-bench-") as made:
         os.environ[VARIABLE] = cluster.conninfo()

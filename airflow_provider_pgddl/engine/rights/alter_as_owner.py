@@ -130,7 +130,7 @@ def _with_referenced(conn: Session, names: Sequence[Name]) -> dict[int, list[int
     if not names:
         return {}
     args = [list(each) for each in zip(*names, strict=True)]
-    found: dict[int, list[int]] = dict(conn.execute(_Q["with_referenced"], args).fetchall())
+    found: dict[int, list[int]] = dict(conn.execute(_Q["with_referenced"], args, prepare=True).fetchall())
     return found
 
 
