@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.cli_run import Submission
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
-from airflow_provider_pgddl.engine.job.context import for_executors
+from airflow_provider_pgddl.engine.job.executor_dsns import for_executors
 from airflow_provider_pgddl.engine.launch import far_driver
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
-from airflow_provider_pgddl.engine.job.file import End, Job
+from airflow_provider_pgddl.engine.job.executor_dsns import for_executors
+from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.slot_receiver import receive
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
@@ -33,7 +33,6 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.rows.window_locks import Replica
 from airflow_provider_pgddl.engine.schema import verdict
-from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.connections import workers_with_room
@@ -367,28 +366,6 @@ def workers_to_have(pipeline: Pipeline, source: Session, target: Session, say: C
     if there < wanted:
         say(f"{there} workers instead of {wanted}: the servers have no connections for more")
     return there
-
-
-def for_executors(pipeline: Pipeline, side: End, dsn: str) -> str:
-    """A connection string as it passes to executors, and to a driver elsewhere. UsageError where they are to have
-    passwords from a file, and it has another secret, for which such a file has no place."""
-    file = pipeline.spark.secrets.file
-    if file is None:
-        return dsn
-    parts = {key: value for key, value in conninfo_to_dict(dsn).items() if key != "password"}
-    if secret := [keyword for keyword in SECRET_KEYWORDS if keyword in parts]:
-        raise UsageError(
-            f"the {side}'s {secret[0]} would have to travel to executors, and spark.secrets says that none does",
-            todo="use a password, which stands in the file of spark.secrets; or let connection strings travel as they "
-            "are, in client mode, encrypted and without spark.secrets",
-        )
-    return make_conninfo("", **{**parts, "passfile": file})
-
-
-def executor_dsns(job: Job) -> list[tuple[str, str]]:
-    """The connection strings of a job as they pass to executors, by side."""
-    sides: tuple[End, ...] = ("source",) if job.pipeline.in_place else ("source", "target")
-    return [(side, for_executors(job.pipeline, side, job.conninfo(side))) for side in sides]
 
 
 def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
-from airflow_provider_pgddl.engine.job.context import executor_dsns, workers_to_have
+from airflow_provider_pgddl.engine.job.context import workers_to_have
+from airflow_provider_pgddl.engine.job.executor_dsns import executor_dsns
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.preflight.executors import executors

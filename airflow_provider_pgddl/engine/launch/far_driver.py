@@ -24,7 +24,7 @@ from psycopg import Notify
 from psycopg.sql import SQL, Identifier
 
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, Unreachable
-from airflow_provider_pgddl.engine.job.context import for_executors
+from airflow_provider_pgddl.engine.job.executor_dsns import for_executors
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.journal.stage_runs import stage_result
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings

@@ -27,10 +27,10 @@ from airflow_provider_pgddl.engine.following.table_capture import (
 from airflow_provider_pgddl.engine.job.context import (
     Context,
     StageResult,
-    executor_dsns,
     require_same_config,
     workers_to_have,
 )
+from airflow_provider_pgddl.engine.job.executor_dsns import executor_dsns
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import migrations
