@@ -217,12 +217,12 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 def _idle(job: jobs.Job, found: Mapping[jobs.End, str], said: TextIO) -> list[Mapping[str, Any]]:
     """The results of the first stages, as long as they have nothing to do."""
-    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.job.idle import first_idle
     from airflow_provider_pgddl.engine.launch import driver
 
     began, quiet = time.monotonic(), list[Mapping[str, Any]]()
     with redirect_stdout(said):
-        for one in stages.first_idle(job, found["source"], found.get("target", found["source"])):
+        for one in first_idle(job, found["source"], found.get("target", found["source"])):
             quiet.append(one.to_json())
             print(driver.closing_line(quiet[-1], time.monotonic() - began))
     return quiet

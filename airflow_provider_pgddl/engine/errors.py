@@ -2,7 +2,7 @@
 
 An error says what happened, to which table, and what to do, with the SQL to do it. The class decides the
 exit code of a stage that failed and whether Airflow tries again (`retryable`). One that ended, and left tables out, has
-the code of its result (`job.context.StageResult`); a command without a stage, that of its module (`cli_…`).
+the code of its result (`job.result.StageResult`); a command without a stage, that of its module (`cli_…`).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlE
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
 from airflow_provider_pgddl.engine.job.folder import job_folder
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.launch import driver, far_driver
@@ -45,8 +46,6 @@ from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_pgddl.engine.stages import StageResult
 
 
 class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
@@ -137,7 +136,9 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         return (self.stage,)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
+        from airflow_provider_pgddl.engine.job.idle import (
+            first_idle,  # a DAG file is parsed far more often than it runs
+        )
 
         self._hook = self._followed = None
         links.show(self, context)
@@ -148,13 +149,13 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             self._check_spark(pipeline)
             master, target = self._bare_hook().master, found.get("target", found["source"])
             job, began = replace(self._job(pipeline, found), master=master), time.monotonic()
-            at_work, quiet = None, list[stages.StageResult]()
+            at_work, quiet = None, list[StageResult]()
             if self._in_cluster:
                 job = far_driver.elsewhere(job, found)
                 at_work = far_driver.at_work(target, job)
             if at_work is None:
                 with handed_out(pipeline, lookup_in_task, os.environ, found, "127.0.0.1") as ends:
-                    quiet = stages.first_idle(job, ends["source"], ends.get("target", ends["source"]))
+                    quiet = first_idle(job, ends["source"], ends.get("target", ends["source"]))
             self._tell_again(quiet, pipeline, target, context)
             for one in quiet:
                 self.log.info("%s; nothing is submitted", driver.closing_line(one.to_json(), time.monotonic() - began))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.job.idle import idle
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
@@ -75,9 +75,9 @@ def test_after_a_cut_over_there_is_nothing_to_do_and_nothing_to_drop(moved: Life
 def test_a_source_that_is_gone_by_now_is_not_asked(moved: Lifecycle) -> None:
     gone = moved.source.replace("dbname=", "dbname=gone_")
     for stage in STAGES[:-1]:
-        done = stages.idle(moved.job(stage), gone, moved.target)
+        done = idle(moved.job(stage), gone, moved.target)
         assert done is not None and done.state == "nothing_to_do"
-    assert stages.idle(moved.job("setup", again=True), moved.source, moved.target) is None
+    assert idle(moved.job("setup", again=True), moved.source, moved.target) is None
 
 
 def test_rows_of_nobody_knows_whom_are_put_aside_and_not_dropped(
@@ -234,7 +234,7 @@ def test_a_pipeline_that_follows_submits_replay_only(
     def to_submit() -> list[str]:
         found = []
         for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay"):
-            if stages.idle(move.job(stage), move.source, move.target) is None:
+            if idle(move.job(stage), move.source, move.target) is None:
                 found.append(stage)
                 assert not move.run(stage).blocked
         return found
@@ -250,4 +250,4 @@ def test_a_pipeline_that_follows_submits_replay_only(
     assert move.journal("SELECT count(*) FROM shop.more") == [(1,)]
     assert to_submit() == ["replay"]
     with pytest.raises(PgddlError, match="gone_"):
-        stages.idle(move.job("setup"), move.source.replace("dbname=", "dbname=gone_"), move.target)
+        idle(move.job("setup"), move.source.replace("dbname=", "dbname=gone_"), move.target)

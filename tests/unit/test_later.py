@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job.context import refuse_reset_keys, require_same_config
+from airflow_provider_pgddl.engine.job.same_config import refuse_reset_keys, require_same_config
 from airflow_provider_pgddl.engine.pipeline.later import KEYS, later_of
 from airflow_provider_pgddl.engine.pipeline.reading import KeyChange, differences, load_pipeline
 from docs.generated import pipeline_file

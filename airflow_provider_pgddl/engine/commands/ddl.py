@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.errors import UsageError, no_such_exception
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.copies_ddl import is_about_copies
 from airflow_provider_pgddl.engine.following.old_server import kept_closed
-from airflow_provider_pgddl.engine.job.context import require_same_config
+from airflow_provider_pgddl.engine.job.same_config import require_same_config
 from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow
 from airflow_provider_pgddl.engine.journal.lease import Lease

@@ -30,7 +30,8 @@ from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, NOTHING, TELL_THERE, condition_there
 from airflow_provider_pgddl.engine.following.table_capture import RENAMED, stop_capture_of
-from airflow_provider_pgddl.engine.job.context import Context, refuse_reset_keys
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.same_config import refuse_reset_keys
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.reconfigurations import Subject

@@ -15,7 +15,8 @@ from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import FillWorkers
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
+from airflow_provider_pgddl.engine.job.context import Context, insistently
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.tables import TableRow

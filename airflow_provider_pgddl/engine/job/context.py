@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,9 +13,10 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job.executor_dsns import for_executors
 from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import receive
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
@@ -52,37 +53,6 @@ TABLE_LOCKS = (
     "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
     "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What a stage did: kept in the journal, printed by the shell, and small enough for an XCom. `statements` are
-    those of a dry run: no XCom has them, and the journal keeps the last one's."""
-
-    stage: str
-    pipeline: str
-    run: int
-    state: str
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    blocked: Sequence[Mapping[str, str]] = ()
-    figures: Mapping[str, int | float | str] = field(default_factory=dict)
-    statements: Sequence[Mapping[str, Any]] | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_BLOCKED if self.blocked else EXIT_DONE
-
-    def to_json(self) -> dict[str, Any]:
-        shown = {} if self.statements is None else {"statements": list(self.statements)}
-        return shown | {
-            "stage": self.stage,
-            "pipeline": self.pipeline,
-            "run": self.run,
-            "state": self.state,
-            "tables": dict(self.tables),
-            "blocked": [dict(b) for b in self.blocked],
-            "figures": dict(self.figures),
-        }
 
 
 class Context:
@@ -371,38 +341,6 @@ def workers_to_have(pipeline: Pipeline, source: Session, target: Session, say: C
 def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
     """Whether this many parts with this many bytes in all are worth a SparkSession."""
     return parts > 1 and pipeline.backfill.workers > 1 and size > SPREAD_CHUNKS * pipeline.backfill.chunk_bytes
-
-
-def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipeline:
-    """Once setup has recorded the file, only free keys may change (`pipeline.later`); returned with the defaults of
-    then. UsageError names the command that takes up the others."""
-    from airflow_provider_pgddl.engine.pipeline.reading import as_set_up, changed_keys
-    from airflow_provider_pgddl.engine.preflight.findings import refuse
-    from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
-
-    refuse(unsupported(pipeline), under_way=True)  # a key that may change can still ask for what is not built
-    pipeline = as_set_up(pipeline, recorded)
-    changed = changed_keys(recorded, pipeline.to_json())
-    if changed:
-        refuse_reset_keys(pipeline, changed)
-        raise UsageError(
-            f"{', '.join(changed)} changed since setup recorded pipeline {pipeline.pipeline!r}",
-            todo=f"`pgddl reconfigure -p {pipeline.origin.name}` takes it up, with --dry-run it says what that "
-            "does; or put the old value back",
-        )
-    return pipeline
-
-
-def refuse_reset_keys(pipeline: Pipeline, changed: Sequence[str]) -> None:
-    """UsageError for keys that nothing takes up but a new beginning."""
-    from airflow_provider_pgddl.engine.pipeline.later import later_of
-
-    if stays := [f"{key} ({later_of(key).why})" for key in changed if later_of(key).how == "reset"]:
-        raise UsageError(
-            f"{', '.join(stays)} changed since setup recorded pipeline {pipeline.pipeline!r}, and no run under way can "
-            "take that up",
-            todo="put the old value back, or `pgddl reset` the pipeline and start again",
-        )
 
 
 def patiently(context: Context, attempt: Callable[[], T]) -> T:

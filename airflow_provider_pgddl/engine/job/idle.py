@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from airflow_provider_pgddl.engine.job.context import StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.result import StageResult
+from airflow_provider_pgddl.engine.job.same_config import require_same_config
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline

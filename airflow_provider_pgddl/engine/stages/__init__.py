@@ -19,9 +19,11 @@ from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, shown_already
 from airflow_provider_pgddl.engine.job import at_work
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.job.idle import BEFORE_SWAP, finished, first_idle, idle
+from airflow_provider_pgddl.engine.job.idle import BEFORE_SWAP, finished
+from airflow_provider_pgddl.engine.job.result import StageResult
+from airflow_provider_pgddl.engine.job.same_config import require_same_config
 from airflow_provider_pgddl.engine.job.stage_names import ALL_STAGES, STAGES
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -35,7 +37,7 @@ from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.fence import lower_left
 
 __all__ = [
-    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "first_idle", "gate", "idle", "pause", "plan", "reset",
+    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset",
     "resume", "run", "shown_already", "status",
 ]  # fmt: skip
 

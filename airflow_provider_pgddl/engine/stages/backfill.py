@@ -15,7 +15,8 @@ from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.schema_gate import validating
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import end_workers
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
+from airflow_provider_pgddl.engine.job.context import Context, patiently, worth_spreading
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import receiving
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.control import Control, Told

@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture,
     stop_capture_of,
 )
-from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns

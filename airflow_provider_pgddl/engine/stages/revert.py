@@ -19,7 +19,8 @@ from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
 from airflow_provider_pgddl.engine.following.table_capture import refuse_late_changes
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
+from airflow_provider_pgddl.engine.job.context import Context, insistently
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal

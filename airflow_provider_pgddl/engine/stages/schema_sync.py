@@ -24,7 +24,8 @@ from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, br
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import end_workers
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
+from airflow_provider_pgddl.engine.job.context import Context, insistently, worth_spreading
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.dump_events import REPLACED, EventRow

@@ -24,14 +24,11 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
     take_back_capture,
 )
-from airflow_provider_pgddl.engine.job.context import (
-    Context,
-    StageResult,
-    require_same_config,
-    workers_to_have,
-)
+from airflow_provider_pgddl.engine.job.context import Context, workers_to_have
 from airflow_provider_pgddl.engine.job.executor_dsns import executor_dsns
 from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.result import StageResult
+from airflow_provider_pgddl.engine.job.same_config import require_same_config
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease

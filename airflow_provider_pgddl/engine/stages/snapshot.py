@@ -25,7 +25,8 @@ from airflow_provider_pgddl.engine.following.source_dump import (
     in_place_steps,
     steps_across,
 )
-from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.progress import Steps

@@ -11,7 +11,8 @@ from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.table_capture import stop_capture
-from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.swapping import across, in_place, way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import Rehearsed
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up

@@ -6,7 +6,8 @@ from airflow_provider_pgddl.engine.following.catch_up import followed_tables, re
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, is_current, verdicts_of
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
-from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 
 

@@ -12,7 +12,8 @@ from airflow_provider_pgddl.engine.ddl.node_names import added_constraints
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, relation, statement_node
 from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import LeftBehindTheWall, StageFailed, remedy_for
-from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
