@@ -10,6 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.following.catch_up import catch_up, followed_tables
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, transport
+from airflow_provider_pgddl.engine.following.log_room import give_back
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -21,13 +22,14 @@ from airflow_provider_pgddl.engine.sql import queries
 
 BREATH = 0.1  # seconds between two windows that found something, so that each has a few rows to bring
 PAUSE = 1.0  # between two looks where there is nothing
+ROOM_EVERY = 60.0  # between two looks at how large the logs have become
 AT_LEAST_EVERY = 30.0  # a window, so that the lag which others are told is no older
 
 
 def stay(context: Context, border: Border, until: float, took: Callable[[Sequence[Window]], None]) -> None:
     """Catches up again and again until then (time.monotonic), and hands what that took on each time. Every sign of
     news, DDL or rows, leads to a window; the schemas are compared every `schema.validation_interval`."""
-    looked = told = time.monotonic()
+    looked = told = cleared = time.monotonic()
     windows = keys = 0
     found = True
     while _wait_for_news(context, border, until, found=found):
@@ -37,6 +39,9 @@ def stay(context: Context, border: Border, until: float, took: Callable[[Sequenc
             looked = now
         done = catch_up(context, border=border, tell=False)
         took(done)
+        if now - cleared >= ROOM_EVERY:
+            give_back(context)
+            cleared = now
         found = any(w.keys or w.rows for w in done)
         windows, keys = windows + len(done), keys + sum(w.keys for w in done)
         if found and now - told >= TELL_EVERY:

@@ -8,6 +8,16 @@ SELECT c.relname, coalesce(pg_catalog.pg_relation_size(c.oid), 1) > 0
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
 
+-- name: large_logs
+-- Logs whose files have grown, but for those that somebody has vacuumed a moment ago.
+SELECT relname, size FROM (
+    SELECT c.relname, pg_catalog.pg_relation_size(c.oid) AS size, pg_catalog.pg_stat_get_last_vacuum_time(c.oid) AS vacuumed
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'pgddl' AND c.relname = ANY(%(logs)s::name[])) l
+WHERE size > %(large)s::bigint
+  AND coalesce(vacuumed < pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %(again)s), true)
+ORDER BY size DESC
+
 -- name: log_shows
 SELECT {id}::bigint WHERE EXISTS (SELECT FROM {log} AS l)
 

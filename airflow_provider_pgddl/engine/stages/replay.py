@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.following.catch_up import catch_up, ready, te
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.finish import finish_all
+from airflow_provider_pgddl.engine.following.log_room import give_back
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.following.staying import stay
 from airflow_provider_pgddl.engine.job.context import Context
@@ -36,6 +37,7 @@ def run(context: Context) -> StageResult:
     until = time.monotonic() + context.pipeline.replay.run_for
     with one_stream(context):
         done.took(catch_up(context, border=border))
+        give_back(context)
         hand_over(context)
         unfinished = finish_all(context)
         if context.pipeline.replay.run_for:
