@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.journal import stage_runs
+from airflow_provider_pgddl.engine.journal import stage_runs, windows
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -122,6 +122,67 @@ def test_runs_of_days_do_not_pile_up_and_what_they_say_stays(shop: Lifecycle) ->
     execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3")
     assert one_run(shop)["replay"] == "done"  # though the snapshot that was done is the oldest run of its stage
     assert differences(shop.source, shop.target) == []
+
+
+def test_what_is_newer_is_told_behind_a_clock_that_was_set_back(shop: Lifecycle) -> None:
+    """Else nobody is told of what a replay has changed, until the clock is where it was."""
+    one_run(shop)
+    for column in ("started_at", "finished_at"):
+        execute(shop.target, f"UPDATE pgddl.stage_runs SET {column} = {column} + interval '1 hour'")
+    ((told,),) = shop.journal("SELECT job_id FROM pgddl.stage_runs WHERE stage = 'replay'")
+    execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id IN (3, 4)")
+    assert one_run(shop)["replay"] == "done"
+    ((now,),) = shop.journal("SELECT job_id FROM pgddl.stage_runs WHERE stage = 'replay' AND job_id <> %s", [told])
+    with connect(shop.target, purpose="look", pipeline=shop.name) as conn:
+        journal = Journal(conn, shop.name)
+        found = journal.stage_runs.untold(journal.run, "replay", now, told)
+        assert found is not None
+        assert {table: result.get("keys") for table, result in found.items()} == {"shop.checking": 2}
+        (latest,) = (run for run in journal.stage_runs.latest(journal.run) if run.stage == "replay")
+        assert latest.result == journal.stage_runs.last_done(journal.run, "replay")
+        assert latest.result is not None
+        assert latest.result["figures"]["keys"] == 2
+
+
+# As many windows as a replay that stays (`run_for`) opens in an hour or two.
+WINDOWS_OF_HOURS = """
+INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at, lsn)
+SELECT pipeline, window_no + n, run, 2, 1, 0, taken_at, lsn
+FROM (SELECT * FROM pgddl.windows ORDER BY window_no DESC LIMIT 1) w CROSS JOIN generate_series(1, %s) n;
+UPDATE pgddl.pipelines SET window_no = (SELECT max(window_no) FROM pgddl.windows);
+"""
+
+
+def test_windows_of_hours_do_not_pile_up_and_what_they_say_stays(shop: Lifecycle) -> None:
+    def fill() -> int:
+        """Up to right before the next sum; returns the number before."""
+        ((number,),) = shop.journal("SELECT window_no FROM pgddl.pipelines")
+        execute(shop.target, WINDOWS_OF_HOURS % (windows.KEPT + 5 * windows.SUMMED_UP_EVERY - 1 - number % 1000))
+        return int(number)
+
+    def lines() -> int:
+        ((number,),) = shop.journal("SELECT count(*) FROM pgddl.windows")
+        return int(number)
+
+    one_run(shop)
+    with connect(shop.target, purpose="look", pipeline=shop.name) as conn:
+        journal = Journal(conn, shop.name)
+        for _ in range(2):
+            fill()
+            before = journal.windows.summary(journal.run)
+            execute(shop.source, "UPDATE shop.checking SET balance = balance + 1 WHERE id = 1")
+            taken = one_run(shop) and shop.results["replay"].figures
+            after = journal.windows.summary(journal.run)
+            assert lines() < windows.KEPT + 10
+            assert after.windows == before.windows + int(taken["windows"])
+            assert (after.keys, after.rows) == (before.keys + 1, before.rows + 1)
+        shown = fill()
+        execute(shop.target, f"UPDATE pgddl.windows SET lsn = NULL WHERE window_no > {shown}")  # a table is stopped
+        known = journal.windows.last_complete(journal.run), journal.windows.furthest()
+        assert known[0] is not None
+        journal.windows.add(0, journal.run, 2, 1, 7, known[0].taken_at)
+        assert lines() < windows.KEPT + 10
+        assert (journal.windows.last_complete(journal.run), journal.windows.furthest()) == known
 
 
 def test_tables_come_go_and_get_other_names_between_runs(shop: Lifecycle) -> None:

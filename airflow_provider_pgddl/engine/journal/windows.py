@@ -24,6 +24,8 @@ class WindowsSummary:
     last: datetime | None
 
 
+KEPT = 20_000  # of each run, at least; the sum of those before is enough
+SUMMED_UP_EVERY = 1000
 # How the reason begins for which a verification is needed then.
 LOST_WINDOWS = "the source has acknowledged window"
 
@@ -40,6 +42,8 @@ class Windows(JournalSection):
         self.note_lost(after)
         number = int(self._value("next_window", {"after": after, "pipeline": self.pipeline}))
         self._write("insert_window", [self.pipeline, number, run, keys, rows, pending, taken_at, lsn])
+        if number % SUMMED_UP_EVERY == 0:
+            self._write("sum_up_windows", {"pipeline": self.pipeline, "run": run, "upto": number - KEPT})
         return number
 
     def note_lost(self, acknowledged: int) -> None:

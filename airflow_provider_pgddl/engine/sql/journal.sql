@@ -113,8 +113,32 @@ FROM pgddl.pipelines p WHERE pipeline = %s
 UPDATE pgddl.windows SET lsn = NULL WHERE pipeline = %s AND run = %s AND lsn > %s::pg_lsn
 
 -- name: windows
-SELECT count(*) AS windows, coalesce(sum(keys), 0)::bigint AS keys, coalesce(sum(rows), 0)::bigint AS rows, max(finished_at) AS last
-FROM pgddl.windows WHERE pipeline = %s AND run = %s
+-- An older journal has no line that stands for several.
+SELECT coalesce(sum((pg_catalog.to_jsonb(w) ->> 'windows')::bigint), count(*))::bigint AS windows,
+       coalesce(sum(keys), 0)::bigint AS keys, coalesce(sum(rows), 0)::bigint AS rows, max(finished_at) AS last
+FROM pgddl.windows w WHERE pipeline = %s AND run = %s
+
+-- name: sum_up_windows
+-- In the newest line up to there, but for those that something is still asked of.
+WITH past AS (
+    SELECT w.window_no FROM pgddl.windows w
+    WHERE w.pipeline = %(pipeline)s AND w.run = %(run)s AND w.window_no <= %(upto)s
+      AND w.window_no IS DISTINCT FROM (
+          SELECT window_no FROM pgddl.windows WHERE pipeline = %(pipeline)s AND run = %(run)s AND lsn IS NOT NULL
+          ORDER BY window_no DESC LIMIT 1)
+      AND w.window_no IS DISTINCT FROM (
+          SELECT window_no FROM pgddl.windows WHERE pipeline = %(pipeline)s AND run = %(run)s AND lsn IS NOT NULL AND pending = 0
+          ORDER BY window_no DESC LIMIT 1)
+), newest AS (
+    SELECT max(window_no) AS window_no FROM past
+), gone AS (
+    DELETE FROM pgddl.windows w USING past, newest
+    WHERE w.pipeline = %(pipeline)s AND w.window_no = past.window_no AND w.window_no <> newest.window_no
+    RETURNING w.keys, w.rows, w.windows
+)
+UPDATE pgddl.windows w SET keys = w.keys + s.keys, rows = w.rows + s.rows, windows = w.windows + s.windows, lsn = NULL
+FROM newest, (SELECT sum(keys)::bigint AS keys, sum(rows)::bigint AS rows, sum(windows)::bigint AS windows FROM gone) s
+WHERE w.pipeline = %(pipeline)s AND w.window_no = newest.window_no AND s.windows IS NOT NULL
 
 -- name: start_stage
 INSERT INTO pgddl.stage_runs (job_id, pipeline, run, stage, token) VALUES (%s, %s, %s, %s, %s)
@@ -125,16 +149,17 @@ UPDATE pgddl.stage_runs SET finished_at = pg_catalog.clock_timestamp(), result =
 
 -- name: forget_stages
 -- Of a stage that runs again and again, the newest ones, what it did last, and what writers waited for longest are
--- enough. A hundred at a time: most runs only look at an index.
+-- enough. A hundred at a time: most runs only look at an index. Which is newer tokens tell, here and below: a server's clock may be
+-- set back.
 WITH old AS MATERIALIZED (
     SELECT job_id FROM pgddl.stage_runs WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s
-    ORDER BY started_at DESC OFFSET %(kept)s
+    ORDER BY token DESC, started_at DESC OFFSET %(kept)s
 )
 DELETE FROM pgddl.stage_runs r USING old WHERE r.job_id = old.job_id AND (SELECT count(*) FROM old) >= 100
   AND r.job_id IS DISTINCT FROM (
       SELECT job_id FROM pgddl.stage_runs
       WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s AND result ->> 'state' = 'done'
-      ORDER BY finished_at DESC LIMIT 1)
+      ORDER BY token DESC, finished_at DESC LIMIT 1)
   AND r.job_id IS DISTINCT FROM (
       SELECT job_id FROM pgddl.stage_runs
       WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s AND result -> 'figures' ? 'longest_wait_ms'
@@ -153,15 +178,15 @@ SELECT EXISTS (SELECT FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND
 -- name: last_done
 SELECT result FROM pgddl.stage_runs
 WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done'
-ORDER BY finished_at DESC LIMIT 1
+ORDER BY token DESC, finished_at DESC LIMIT 1
 
 -- name: stages
 SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
-FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
+FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, token DESC, started_at DESC
 
 -- name: results
 SELECT job_id, result FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND stage = %s
-ORDER BY started_at DESC LIMIT 100
+ORDER BY token DESC, started_at DESC LIMIT 100
 
 -- name: longest_wait
 -- In milliseconds: the longest that writers may have waited for a lock of ours, and in which stage.

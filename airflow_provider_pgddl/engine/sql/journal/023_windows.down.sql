@@ -1,0 +1,1 @@
+ALTER TABLE pgddl.windows DROP COLUMN windows;
