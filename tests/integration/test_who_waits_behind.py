@@ -71,6 +71,23 @@ def test_c17_we_give_way_whatever_number_greeted_us(source_dsn: str, way: str) -
             assert "ALTER TABLE" in holding.fails(GaveWay).what
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.5])
+def test_c17_we_give_way_though_the_clock_of_the_server_was_set_back(
+    source_dsn: str, monkeypatch: pytest.MonkeyPatch, tolerance: float
+) -> None:
+    do(source_dsn, "CREATE TABLE public.t (id int)")
+    monkeypatch.setitem(
+        queries("catalog"),
+        "waiting_behind",
+        ASKED.replace("clock_timestamp()", "clock_timestamp() + interval '-1 hour'"),
+    )
+    with connect(source_dsn, purpose="test") as holder, connect(source_dsn, purpose="watch") as watcher:
+        with Underway(lambda: held(holder, watcher, tolerance)) as holding:
+            wait_for(lambda: one(source_dsn, SLEEPING), holding)
+            do(source_dsn, "ALTER TABLE public.t ADD COLUMN v text")
+            assert "ALTER TABLE" in holding.fails(GaveWay).what
+
+
 def test_c17_a_cancellation_that_does_not_get_through_is_tried_again(
     source_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,10 +131,10 @@ def ended(dsn: str, session: psycopg.Connection[Any]) -> None:
     assert one(dsn, "SELECT pg_terminate_backend(%s, 5000)", session.info.backend_pid)
 
 
-def held(holder: psycopg.Connection[Any], watcher: psycopg.Connection[Any]) -> None:
+def held(holder: psycopg.Connection[Any], watcher: psycopg.Connection[Any], tolerance: float = 0.0) -> None:
     with holder.transaction():
         holder.execute("LOCK TABLE public.t IN ACCESS SHARE MODE")
-        with Watch(holder, watcher):
+        with Watch(holder, watcher, tolerance=tolerance):
             holder.execute("SELECT pg_catalog.pg_sleep(30)")
 
 

@@ -79,6 +79,7 @@ class Watch:
         self._unseen: psycopg.Error | None = None  # why it cannot be seen whether anybody waits
         self._who = ""
         self._since: float | None = None  # when the one began to wait who is waiting now
+        self._behind: tuple[int, float] | None = None  # his process, and when he was seen to wait first
         self._waits = list[float]()
         self._thread = threading.Thread(target=self._look, name="pgddl-watch", daemon=True)
 
@@ -133,8 +134,16 @@ class Watch:
         except psycopg.Error as error:
             self._unseen = error
             return
-        self._note(time.monotonic() - row[0] if row else None)
-        if row and row[0] >= self._tolerance:
+        if row is None:
+            self._behind = None
+            self._note(None)
+            return
+        now = time.monotonic()
+        if self._behind is None or self._behind[0] != row[1]:
+            self._behind = row[1], now
+        waited = max(row[0], now - self._behind[1])  # the server's own clock may have been set back meanwhile
+        self._note(now - waited)
+        if waited >= self._tolerance:
             self._who = process_shown(row[1], row[2])
             self.gave_way = True
 
