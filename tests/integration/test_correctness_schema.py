@@ -320,6 +320,39 @@ def test_ddl_that_concerns_rows_is_followed_at_the_next_window(
     assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
 
 
+def test_a_quiet_table_may_be_packed_years_after_a_column_was_granted(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    """Each alone changes no row. Nobody writes to the table, so no window ever locks it."""
+    do(
+        source_dsn,
+        "CREATE TABLE old (id int PRIMARY KEY, v text); INSERT INTO old SELECT n, 'v' FROM generate_series(1, 20) n",
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100); INSERT INTO parts VALUES (1)",
+        "CREATE TABLE busy (id int PRIMARY KEY)",
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    move.run_all(until="replay")
+    for number, (change, packed) in enumerate(
+        [
+            ("GRANT SELECT (v) ON old TO pg_monitor; GRANT SELECT (id) ON parts_1 TO pg_monitor", "VACUUM FULL {}"),
+            (
+                "ALTER TABLE old ALTER v SET STATISTICS 7; ALTER TABLE parts_1 ALTER id SET STATISTICS 7",
+                "CLUSTER {0} USING {0}_pkey",
+            ),
+        ]
+    ):
+        do(source_dsn, *change.split("; "), f"INSERT INTO busy VALUES ({number})")
+        assert not move.run("replay").blocked
+        do(source_dsn, *(packed.format(table) for table in ("old", "parts_1")), f"DELETE FROM busy WHERE id = {number}")
+        done = move.run("replay")
+        assert not done.blocked
+        assert done.figures["rows"] == 0, done.tables
+    do(source_dsn, "ALTER TABLE old ALTER v TYPE text USING v || '!'")
+    move.run("replay")
+    assert differences(source_dsn, target_dsn) == []
+
+
 def test_uncaptured_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
     source_dsn: str, target_dsn: str, lifecycle: Make
 ) -> None:

@@ -58,7 +58,7 @@ from airflow_provider_pgddl.engine.rows.window_locks import (
     watched,
 )
 from airflow_provider_pgddl.engine.rows.windows_in_place import LOST_TRACK, LostTrack, drain_into_partitions
-from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.schema.drift import drift, in_same_files
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort, Watch
@@ -145,9 +145,10 @@ def window(
 def stopped_by_drift(
     conn: Session, journal: Journal, tables: Sequence[TableRow], held: Collection[int] = ()
 ) -> tuple[list[TableRow], dict[int, list[str]]]:
-    """Tables that are still what they were recorded as, and findings for those that are not (C9). Of those that are
-    `held`, by locks that are older than the snapshot, it is recorded which file they are in: of others the server says
-    that of now, beside columns as the snapshot shows them, and a rewrite between the two would be taken for known."""
+    """Tables that are still what they were recorded as, and findings for those that are not (C9). What has become of
+    files is recorded of those that are `held`, by locks that are older than the snapshot; of others, which somebody may
+    rewrite just now, new columns alone: a GRANT of one that nobody has noted would make the next VACUUM FULL, if years
+    later, look like a rewrite."""
     now = catalog.describe(conn, [t.oid for t in tables], change_log.capture_names(journal.pipeline))
     healthy, stopped = [], {}
     for table in tables:
@@ -157,7 +158,7 @@ def stopped_by_drift(
         else:
             healthy.append(table)
             physical = now[table.oid].physical()
-            if physical != table.physical and table.id in held:
+            if physical != table.physical and (table.id in held or in_same_files(table.physical, physical)):
                 journal.tables.set_physical(table.id, physical)
     return healthy, stopped
 

@@ -73,5 +73,12 @@ def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
     return findings
 
 
+def in_same_files(recorded: dict[str, list[Any]], now: dict[str, list[Any]]) -> bool:
+    """Whether every leaf is in the file that is recorded of it (both `Table.physical`), as the snapshot and the server
+    say alike (0 where they do not): so nothing can have been rewritten in between."""
+    files, files_now = ({leaf: facts[0] for leaf, facts in physical.items()} for physical in (recorded, now))
+    return files == files_now and all(files.values())
+
+
 def _list(names: list[str] | None) -> str:
     return ", ".join(names) if names else "none"
