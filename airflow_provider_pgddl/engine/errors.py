@@ -185,8 +185,8 @@ def slot_in_use(error: psycopg.Error) -> Retry:
 NO_SUCH_RELATION = (pg.UndefinedTable, pg.InvalidSchemaName)
 
 
-def gone_or_keyless(oid: int) -> TableChanged:
-    return TableChanged(f"the table with oid {oid} was dropped, or has lost its key, meanwhile", todo="run it again")
+def gone_or_keyless(table: str) -> TableChanged:
+    return TableChanged("was dropped or renamed, or has lost its key, just now", table=table, todo="run it again")
 
 
 def copy_gone_meanwhile() -> GaveWay:

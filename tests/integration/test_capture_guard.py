@@ -31,7 +31,7 @@ def dsn(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: 
         change_log.register_pipeline(session, "guarded", "a journal")
         oid = catalog.oid_of(session, "public", "t")
         assert oid is not None
-        prepared = change_log.prepare(session, "guarded", [oid])[oid]
+        prepared = change_log.prepare(session, "guarded", [oid], 1.0)[oid]
         change_log.start(session, "guarded", prepared, 1.0)
     yield dsn
     with connect(dsn, purpose="test") as session:

@@ -360,7 +360,7 @@ def test_rows_are_logged_and_fenced_the_same(version: int, request: pytest.Fixtu
     with source.session() as session:
         oid = catalog.oid_of(session, "public", "rows")
         assert oid is not None
-        prepared = change_log.prepare(session, source.pipeline, [oid])[oid]
+        prepared = change_log.prepare(session, source.pipeline, [oid], 1.0)[oid]
         change_log.start(session, source.pipeline, prepared, 1.0)
 
     def logged(*before: str) -> list[tuple[Any, ...]]:

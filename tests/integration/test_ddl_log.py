@@ -374,7 +374,7 @@ def captured(queue: Source) -> Source:
         for name in ("t", "p"):
             oid = catalog.oid_of(session, "public", name)
             assert oid is not None
-            prepared = change_log.prepare(session, queue.pipeline, [oid])[oid]
+            prepared = change_log.prepare(session, queue.pipeline, [oid], 1.0)[oid]
             change_log.start(session, queue.pipeline, prepared, 1.0)
     queue.events()
     return queue

@@ -153,7 +153,7 @@ def test_a_table_whose_key_goes_before_its_log_is_made_is_left_out(
     with connect(source_dsn, purpose="test") as source:
         oid = catalog.oid_of(source, "public", "bare")
         assert oid is not None
-        assert change_log.prepare(source, "test", [oid]) == {}
+        assert change_log.prepare(source, "test", [oid], 1.0) == {}
         assert source.execute("SELECT to_regclass(%s)", [f"pgddl.log_test_{oid}"]).fetchone() == (None,)
 
 

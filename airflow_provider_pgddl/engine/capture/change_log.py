@@ -8,7 +8,7 @@ Which keys a changed row leaves is said by `pgddl.make_capture`, in the newest n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import errors as pg
@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
 SCHEMA = "pgddl"
+TOGETHER = 50  # tables of one transaction: fewer cost more each, and the server needs locks for what is made
 FENCE_VERSION = 1  # of the core set: the fence's function, and three tables with nothing in them without capture
 
 
@@ -129,17 +130,34 @@ class Prepared:
     as_read: str
 
 
-def prepare(source: Session, pipeline: str, oids: Iterable[int]) -> dict[int, Prepared]:
-    """Makes the logs and the trigger functions of tables, in one transaction and without a lock that writers meet. A
-    table that is gone, or has no key, is left out."""
+def prepare(source: Session, pipeline: str, oids: Iterable[int], lock_timeout: float) -> dict[int, Prepared]:
+    """Makes the logs and the trigger functions of tables, TOGETHER in a transaction, without a lock that writers meet.
+    Left out is a table that is gone, has no key, or is captured already as a part of another.
+
+    Whoever attaches a partition may meet us at what says that it is captured: LockNotAvailable when `lock_timeout`
+    (seconds) runs out."""
+    left, found = list(oids), dict[int, Prepared]()
+    while left:
+        found |= _prepare(source, pipeline, left[:TOGETHER], lock_timeout)
+        del left[:TOGETHER]
+    return found
+
+
+def _prepare(source: Session, pipeline: str, oids: Sequence[int], lock_timeout: float) -> dict[int, Prepared]:
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # roots and leaves of one moment
+        limit_lock_wait(source, lock_timeout)
         described = {oid: t for oid, t in catalog.describe(source, oids).items() if t.key is not None}
+        captured = {leaf for _, leaf, *_ in source.execute(_Q["captured"], [pipeline])}
+        parts = {leaf.oid for table in described.values() if table.kind == "p" for leaf in table.leaves}
+        for oid in [*described]:
+            if oid in parts or not captured.isdisjoint(leaf.oid for leaf in described[oid].leaves):
+                del described[oid]
         as_read = catalog.as_read(source, described)
         _create_logs(source, pipeline, described.values())
         # A leaf may have its columns at other positions than its root.
-        parts = [leaf.oid for table in described.values() for leaf in table.leaves if leaf.oid != table.oid]
-        _create_functions(source, pipeline, described, described | (catalog.describe(source, parts) if parts else {}))
+        leaves = [leaf.oid for table in described.values() for leaf in table.leaves if leaf.oid != table.oid]
+        _create_functions(source, pipeline, described, described | (catalog.describe(source, leaves) if leaves else {}))
         failpoint("capture.before_log_commit", source)
     return {oid: Prepared(table, log_name(pipeline, oid), as_read[oid]) for oid, table in described.items()}
 
@@ -157,11 +175,21 @@ def start(source: Session, pipeline: str, prepared: Prepared, lock_timeout: floa
         limit_lock_wait(source, lock_timeout)
         _lock(source, table)
         if catalog.as_read(source, [table.oid]).get(table.oid) != prepared.as_read:
-            raise _changed(table)
+            table = _still_the_same(source, table)
         create_triggers(source, pipeline, table)
         captured = catalog.leaves_now(source, table, capture_names(pipeline))  # with the triggers
         failpoint("capture.before_triggers_commit", source)
         return captured
+
+
+def _still_the_same(source: Session, prepared: Table) -> Table:
+    """As it is now, where what has changed of it is nothing that functions were made for (another index, a right)."""
+    now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
+    if now is None or now.structure() != prepared.structure() or prepared.kind == "p":
+        raise _changed(prepared)
+    if (now.key, now.columns) != (prepared.key, prepared.columns):
+        raise _changed(prepared)
+    return now
 
 
 def create_triggers(source: Session, pipeline: str, now: Table) -> None:

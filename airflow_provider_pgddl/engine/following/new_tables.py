@@ -88,7 +88,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
                 stop_capture_of(context.source, context.pipeline, oid)
             failpoint("late.before_capture", context.source)
             try:
-                table, log = TableCapture(context, [oid]).of(oid)
+                table, log = TableCapture(context, {oid: None}).of(oid)
             except TableChanged:  # the next look shows what has become of it
                 take_back_capture(context, oid)
                 continue

@@ -410,7 +410,7 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     if change_log.root_of(context.source, context.name, table.oid) is not None:
         release_leaf(context, table.oid)  # it has been a partition of another meanwhile
     failpoint("settle.before_capture_again", context.source)
-    now, _ = TableCapture(context, [table.oid]).of(table.oid)
+    now, _ = TableCapture(context, {table.oid: None}).of(table.oid)
     return now
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from psycopg import sql
@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.errors import (
     NO_SUCH_RELATION,
     PreflightRefused,
     StageFailed,
+    TableChanged,
     gone_or_keyless,
 )
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -21,8 +22,10 @@ from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -42,24 +45,31 @@ def note_keyless(context: Context, table: Table) -> TableRow:
 
 
 class TableCapture:
-    """Of tables that are to be captured together: what each needs is made for all of them first, then one after the
-    other is captured by `of`."""
+    """Of tables that are to be captured together, each by its oid with the name by which it was chosen, None where it
+    may have another by now: what they need is made for all of them first, then one after the other is captured."""
 
-    def __init__(self, context: Context, oids: Collection[int]):
-        self._context = context
-        if not context.pipeline.by_slot:
-            self._prepared = change_log.prepare(context.source, context.name, oids)
+    def __init__(self, context: Context, chosen: Mapping[int, Name | None]):
+        self._context, self._chosen = context, chosen
+        if context.pipeline.by_slot:
+            return
+        timeout = context.pipeline.swap.lock_timeout
+
+        def prepare() -> dict[int, change_log.Prepared]:
+            return change_log.prepare(context.source, context.name, chosen, timeout)
+
+        self._prepared = with_tries(context.pipeline.swap, "making change logs", prepare)
 
     def of(self, oid: int) -> tuple[Table, str]:
         """A table as it is captured, and its log. Many short tries for the lock: a long wait would make the table's
-        writers queue behind us (C15). TableChanged where it is another by then: what was made for it stays, and the
-        next one makes it anew."""
+        writers queue behind us (C15). TableChanged where it is another by then, also by its name, which tells what the
+        file leaves out of it: what was made for it stays, and the next one makes it anew."""
         context, swap = self._context, self._context.pipeline.swap
         if context.pipeline.by_slot:
-            return _capture_by_slot(context, oid)
+            return _capture_by_slot(context, oid, self._chosen[oid])
         prepared = self._prepared.get(oid)
         if prepared is None:
-            raise gone_or_keyless(oid)
+            raise _gone(oid, self._chosen[oid])
+        _refuse_others(context.pipeline, prepared.table, self._chosen[oid])
         first_plan(context.pipeline, prepared.table)  # refuses what cannot be copied before any writer meets a trigger
 
         def attempt() -> Table:
@@ -67,6 +77,19 @@ class TableCapture:
                 return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
 
         return with_tries(swap, f"capturing {prepared.table.qualified}", attempt), prepared.log
+
+
+def _refuse_others(pipeline: Pipeline, table: Table, chosen: Name | None) -> None:
+    """The file tells by names what of a table is left out, and so would copy what has another name by now."""
+    if chosen is None:
+        return
+    if (table.schema, table.name) != chosen:
+        raise _gone(table.oid, chosen)
+    check_columns(pipeline, {chosen: [c.name for c in table.columns]})
+
+
+def _gone(oid: int, chosen: Name | None) -> TableChanged:
+    return gone_or_keyless(f"the one with oid {oid}" if chosen is None else ".".join(chosen))
 
 
 def refuse_whole_rows(source: Session, table: Table) -> None:
@@ -87,11 +110,12 @@ def refuse_whole_rows(source: Session, table: Table) -> None:
     )
 
 
-def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
+def _capture_by_slot(context: Context, oid: int, chosen: Name | None) -> tuple[Table, str]:
     swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
     if oid not in described or described[oid].key is None:
-        raise gone_or_keyless(oid)
+        raise _gone(oid, chosen)
     prepared = described[oid]
+    _refuse_others(context.pipeline, prepared, chosen)
     if first_plan(context.pipeline, prepared).transformed:
         refuse_whole_rows(context.source, prepared)
     source, target, fence = context.source, context.target, context.fence()
@@ -104,7 +128,7 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
 
 
 def take_back_capture(context: Context, oid: int) -> None:
-    """What `capture` has made for a table that it did not find as it was, and that the journal does not know."""
+    """What `TableCapture` has made for a table that it did not find as it was, and that the journal does not know."""
     stop_capture_of(context.source, context.pipeline, oid)
     if context.pipeline.by_slot:
         log = change_log.log_table(change_log.log_name(context.name, oid))
@@ -162,7 +186,8 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
     """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often. In place the old
     table goes with it: nobody can write to one that is no longer captured."""
     captured = change_log.captured_roots(context.source, context.name)
-    replaced = {t.oid: t for t in tables} if context.in_place else {}
+    known = {t.oid: t for t in tables}
+    replaced = known if context.in_place else {}
 
     def drop_replaced(table: TableRow | None) -> None:
         if table is not None:
@@ -177,8 +202,8 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
                 late = partial(_read_late, context, [t for t in tables if t.oid == oid])
                 stop_slot_capture_of(context.source, context.pipeline, oid, late)
                 continue
-            # What is captured of the new table, for a revert, is not needed any more.
-            only_if_empty = not context.in_place or oid in replaced
+            # Nobody reads what is captured of the new table, for a revert, or what a killed setup has not recorded.
+            only_if_empty = oid in known
             stop_capture_of(context.source, context.pipeline, oid, only_if_empty=only_if_empty, then=then)
         except change_log.LateChanges:
             refuse_late_changes(context.source, context.logs, context.name, tables)

@@ -112,14 +112,14 @@ def still_without_key(conn: Session, oids: Iterable[int]) -> set[int]:
 
 
 def as_read(conn: Session, oids: Iterable[int]) -> dict[int, str]:
-    """A digest of each of these tables that is another as soon as `describe` may say anything else of it."""
+    """A digest of each of these tables that is another as soon as it is altered, or a part of it; not so where only
+    the words change in which it is described (a type's or a collation's schema gets another name)."""
     with plans_kept(conn):
         return dict(conn.execute(_Q["as_read"], {"oids": list(oids)}).fetchall())
 
 
 def leaves_now(conn: Session, table: Table, triggers: Sequence[str]) -> Table:
-    """A table that was described in this transaction, under a lock that keeps its structure, with its leaves as they
-    are by now."""
+    """A table whose structure a lock keeps as it was described, with its leaves as they are by now."""
     with plans_kept(conn):
         return replace(
             table, leaves=_leaves(conn, {"oids": [table.oid], "triggers": list(triggers)}).get(table.oid, ())

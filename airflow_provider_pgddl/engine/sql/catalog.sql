@@ -179,8 +179,9 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
 
 -- name: as_read
--- A digest of each table, with its partitions, that changes with whatever a description of it is made of. Every ALTER writes a new version
--- of its catalog row, hence xmin; pg_class alone is also written by VACUUM.
+-- A digest of each table, with its partitions, that changes with whatever its capture is made for: names, columns and their types,
+-- indexes and constraints, which make the key, and partitions. Every ALTER writes a new version of its catalog row, hence xmin; pg_class
+-- alone is also written by VACUUM.
 WITH RECURSIVE tree(root, relid) AS (
     SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
     UNION ALL
@@ -189,18 +190,23 @@ WITH RECURSIVE tree(root, relid) AS (
     JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
     JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
 )
-SELECT t.root, pg_catalog.md5(pg_catalog.string_agg(v.version, ',' ORDER BY v.version COLLATE "C"))
+SELECT t.root, pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(':', t.relid, v.named, v.columns, v.defaults, v.indexes, v.constraints, v.part),
+                                                    ',' ORDER BY t.relid))
 FROM tree t
 CROSS JOIN LATERAL (
-    SELECT pg_catalog.concat_ws(':', 'table', c.oid, n.oid, n.xmin, c.relkind, c.relpersistence, c.relname) AS version
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = t.relid
-    UNION ALL SELECT pg_catalog.concat_ws(':', 'column', a.attrelid, a.attnum, a.xmin, y.xmin)
-    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
-    WHERE a.attrelid = t.relid AND a.attnum > 0
-    UNION ALL SELECT pg_catalog.concat_ws(':', 'default', d.oid, d.xmin) FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
-    UNION ALL SELECT pg_catalog.concat_ws(':', 'index', i.indexrelid, i.xmin) FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid
-    UNION ALL SELECT pg_catalog.concat_ws(':', 'constraint', k.oid, k.xmin) FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid
-    UNION ALL SELECT pg_catalog.concat_ws(':', 'part', i.inhrelid, i.inhparent, i.xmin) FROM pg_catalog.pg_inherits i WHERE i.inhrelid = t.relid
+    SELECT (SELECT pg_catalog.format('%%I.%%I %%s %%s', n.nspname, c.relname, c.relkind, c.relpersistence)
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = t.relid) AS named,
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.xmin, CASE WHEN a.atttypid >= 16384 THEN
+                       (SELECT y.xmin FROM pg_catalog.pg_type y WHERE y.oid = a.atttypid) END), ',' ORDER BY a.attnum)
+            FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.relid AND a.attnum > 0) AS columns,
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', d.oid, d.xmin), ',' ORDER BY d.oid)
+            FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid) AS defaults,
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid)
+            FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid) AS indexes,
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', k.oid, k.xmin), ',' ORDER BY k.oid)
+            FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid) AS constraints,
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent)
+            FROM pg_catalog.pg_inherits i WHERE i.inhrelid = t.relid) AS part
 ) v
 GROUP BY t.root
 

@@ -3,12 +3,12 @@ read yet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.commands import reconfigure
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError, about_whole_pipeline
@@ -50,6 +50,8 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect, keepi
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries
 from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.fence import lower_left
+
+RECORDED_EVERY = 1.0  # seconds, in which a table that waits for its writers keeps others from being recorded
 
 
 def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
@@ -192,21 +194,25 @@ def _start_capture(context: Context) -> int:
 
 
 def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
-    """Capture of each table in a transaction of its own, as its writers wait for that; what needs no lock of theirs is
-    done for many at once. What a killed run has made without recording it is made again: no row has been read yet, and
-    the table may have changed since."""
+    """How many tables are captured, or known to have no key, that were not; and whether one was altered on the way."""
     journal, run = context.journal, context.journal.run
-    known = {t.oid for t in journal.tables.of(run)}  # by oid: one may have got another name since
-    half_made = change_log.captured_roots(context.source, context.name)
+    known = {t.oid: (t.schema, t.name) for t in journal.tables.of(run)}  # one may have got another name since
+    half_made = change_log.captured_roots(context.source, context.name).keys() - known.keys()
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     oids = catalog.oids_of(context.source, selection.rows)
-    fresh = set(oids.values()) - known
+    fresh = set(oids.values()) - known.keys()
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
-    noted, to_capture = 0, list[Name]()
+    if not journal.stage_runs.done(run, "snapshot"):  # nor is there a way back yet, of which the journal keeps no table
+        for oid in half_made - fresh:
+            stop_capture_of(context.source, context.pipeline, oid)
+    noted, to_capture, taken = 0, list[Name](), set(known.values())
     for name in selection.rows:
-        oid = oids.get(name)
-        if oid is None or oid in known:
+        oid = oids.get(name, 0)
+        if oid not in fresh:
             continue  # dropped in this moment, or captured
+        if name in taken:
+            context.say(f"{'.'.join(name)}: waits until what became of the table that had its name is followed")
+            continue
         keyless = None if oid in keyed else _without_key(context.source, oid)
         if keyless is None:
             to_capture.append(name)
@@ -219,41 +225,61 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
             raise PreflightRefused(KEYLESS, table=".".join(name), todo="then run stage setup again")
         else:
             to_capture.append(name)
-    if to_capture:
-        _refuse_lost_names(context)
+    started, changed = _capture_each(context, to_capture, {*known}, half_made)
+    return noted + started, changed
+
+
+def _capture_each(
+    context: Context, names: Sequence[Name], known: set[int], half_made: Collection[int]
+) -> tuple[int, TableChanged | None]:
+    """Capture of each table in a transaction of its own, as its writers wait for that; what needs no lock of theirs is
+    done for many at once. What a killed run has made without recording it is made again: no row has been read yet, and
+    the table may have changed since."""
     started, changed = 0, None
+    if names:
+        _refuse_lost_names(context)
     steps = Steps(context.say, "capturing", "tables")
-    for first in range(0, len(to_capture), GROUP):
-        group = {oids[name]: ".".join(name) for name in to_capture[first : first + GROUP]}
+    for first in range(0, len(names), change_log.TOGETHER):
+        # As they are called now: by its name the file says what is left out of each.
+        now = catalog.oids_of(context.source, names[first : first + change_log.TOGETHER])
+        group = {oid: name for name, oid in now.items() if oid not in known}
+        known.update(group)
         captured: list[tuple[Table, str]] = []
+        recorded = time.monotonic()
         try:
             context.check_fence()
-            for oid in group.keys() & half_made.keys():
+            for oid in group.keys() & half_made:
                 stop_capture_of(context.source, context.pipeline, oid)
             capture = TableCapture(context, group)
-            for number, (oid, shown) in enumerate(group.items(), first):
-                steps.at(number, len(to_capture), shown)
+            for number, (oid, name) in enumerate(group.items(), first):
+                steps.at(number, len(names), ".".join(name))
                 context.check_fence()
                 try:
                     captured.append(capture.of(oid))
                 except TableChanged as error:
                     take_back_capture(context, oid)
-                    changed = error
+                    if catalog.describe(context.source, [oid]):  # else it is simply gone
+                        changed = error
+                if time.monotonic() - recorded > RECORDED_EVERY:
+                    started += _record(context, captured)
+                    recorded = time.monotonic()
         finally:  # those before one that fails as well
-            _record(context, captured)
-        started += len(captured)
-    return noted + started, changed
+            started += _record(context, captured)
+    return started, changed
 
 
-def _record(context: Context, captured: Sequence[tuple[Table, str]]) -> None:
+def _record(context: Context, captured: list[tuple[Table, str]]) -> int:
+    """Takes them out of the list; how many there were."""
     if not captured:
-        return
+        return 0
     with context.fenced("setup.before_table_commit"):
         rows = [(table, log, first_plan(context.pipeline, table)) for table, log in captured]
         context.journal.tables.add_many(context.journal.run, rows)
     for table, _ in captured:
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
+    captured.clear()
+    return len(rows)
 
 
 def _without_key(source: Session, oid: int) -> Table | None:

@@ -206,22 +206,24 @@ class Replacing:
         captured = change_log.captured_roots(target, change_log.of_new(context.name))
         described = catalog.describe(target, [oid for oid in _copy_oids(target, tables).values() if oid])
         by_name = {(copy.schema, copy.name): copy for copy in described.values()}
-        anew: dict[int, int] = {}  # id of the table, by its copy
+        anew: dict[int, TableRow] = {}  # by the copy
         for table in tables:
             copy, known = by_name[table.plan.copy_schema, table.plan.copy_name], self._copies.get(table.id)
             if known is not None and (known.oid, known.structure()) == (copy.oid, copy.structure()):
                 continue
+            self._copies.pop(table.id, None)
             if copy.oid in captured:  # of a try before, or of a run that has died
                 with target.transaction():
                     limit_lock_wait(target, context.pipeline.swap.lock_timeout)
                     change_log.stop(target, change_log.of_new(context.name), copy.oid)
                     failpoint("replace.before_log_stop_commit", target)
-            anew[copy.oid] = table.id
-        prepared = change_log.prepare(target, change_log.of_new(context.name), anew)
-        for oid, table_id in anew.items():
+            anew[copy.oid] = table
+        timeout = context.pipeline.swap.lock_timeout
+        prepared = change_log.prepare(target, change_log.of_new(context.name), anew, timeout)
+        for oid, table in anew.items():
             if oid not in prepared:
-                raise gone_or_keyless(oid)
-            self._copies[table_id] = prepared[oid].table
+                raise gone_or_keyless(table.qualified)
+            self._copies[table.id] = prepared[oid].table
 
 
 def read(context: Context, tables: Sequence[TableRow]) -> Standing:

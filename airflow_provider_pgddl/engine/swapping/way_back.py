@@ -69,10 +69,10 @@ class WayBack:
                     change_log.stop(context.source, context.name, copy.oid)
                     failpoint("swap.before_way_back_stop_commit", context.source)
             anew[copy.oid] = table, old
-        prepared = change_log.prepare(context.source, context.name, anew)
+        prepared = change_log.prepare(context.source, context.name, anew, context.pipeline.swap.lock_timeout)
         for oid, (table, old) in anew.items():
             if oid not in prepared:
-                raise gone_or_keyless(oid)
+                raise gone_or_keyless(table.qualified)
             self._copies[table.id] = copy = prepared[oid].table
             self._plans[table.id] = _plan(context.source, table, old, copy)
         self._facts = facts(context.source, self._oids())

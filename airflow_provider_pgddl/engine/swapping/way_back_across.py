@@ -18,7 +18,6 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import preflight
-from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, fence, slot_log
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -42,6 +41,7 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
@@ -350,7 +350,7 @@ def _forget_former_keys(context: Context, births: Births) -> None:
 
 
 def _capture(back: Context, tables: Sequence[Name]) -> None:
-    """As setup does: DDL first, then each table in transactions of its own."""
+    """As setup does: DDL first, then each table in a transaction of its own."""
     failover = back.pipeline.capture.failover
     if captures_ddl(back):
         ddl_log.start(back.source, back.name, transport(back), failover=failover)
@@ -358,17 +358,19 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
         slot_log.start_slot(back.source, back.target, back.name, failover)
     oids = catalog.oids_of(back.source, tables)
     described = catalog.describe(back.source, oids.values())
-    keyed = []
+    keyed: dict[int, Name] = {}
     for (schema, name), oid in oids.items():
         if oid not in described:
             raise Retry("was dropped just now", table=f"{schema}.{name}", todo="run stage swap again")
         if described[oid].key is None:
             note_keyless(back, described[oid])
             continue
-        keyed.append(oid)
-    for first in range(0, len(keyed), GROUP):
-        capture = TableCapture(back, group := keyed[first : first + GROUP])
-        captured = [capture.of(oid) for oid in group]
+        keyed[oid] = schema, name
+    capture, captured = TableCapture(back, keyed), list[tuple[Table, str]]()
+    try:
+        for oid in keyed:
+            captured.append(capture.of(oid))
+    finally:  # those before one that fails as well: what takes them back knows them by the journal
         with back.fenced("way_back.before_table_commit"):
             rows = [(table, log, first_plan(back.pipeline, table)) for table, log in captured]
             back.journal.tables.add_many(back.journal.run, rows)
