@@ -204,6 +204,7 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
     if not journal.stage_runs.done(run, "snapshot"):  # nor is there a way back yet, of which the journal keeps no table
         for oid in half_made - fresh:
+            context.check_fence()
             stop_capture_of(context.source, context.pipeline, oid)
     noted, to_capture, taken = 0, list[Name](), set(known.values())
     for name in selection.rows:
@@ -249,6 +250,7 @@ def _capture_each(
         try:
             context.check_fence()
             for oid in group.keys() & half_made:
+                context.check_fence()
                 stop_capture_of(context.source, context.pipeline, oid)
             capture = TableCapture(context, group)
             for number, (oid, name) in enumerate(group.items(), first):
