@@ -18,9 +18,11 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.partition_cells import partition_name
 from tests.combinations import matrix
+from tests.conftest import Database
 from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.partitions import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
+from tests.integration.sessions import one
 
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}
 QUICK = {**SMALL, "replay": {"window_rows": 3000, "until_lag": "30s"}}
@@ -588,3 +590,29 @@ def test_reset_after_the_partitions_have_moved_leaves_the_live_table_as_it_was(
     assert rows_of(dsn, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1") == before
     assert left_behind(dsn) == []
     assert rows_of(dsn, "SELECT count(*) FROM t") == [2]
+
+
+def test_values_that_are_equal_to_the_column_have_one_partition(
+    pg15: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """The embedded servers know no ICU. A row with the other spelling of a value comes beside one of a new value, for
+    which a partition is made, while blocks are copied and later."""
+    dsn = database(pg15)
+    execute(
+        dsn,
+        "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        "CREATE TABLE t (id int PRIMARY KEY, kind text COLLATE nocase NOT NULL);"
+        "INSERT INTO t SELECT n, (ARRAY['a', 'A', 'b'])[n % 3 + 1] FROM generate_series(1, 90) n",
+    )
+    by = {"column": "kind", "list": True}
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": by}}, **SMALL)
+    move.run_all(until="snapshot")
+    execute(dsn, "INSERT INTO t VALUES (201, 'B'), (202, 'c'), (203, 'C')")
+    move.run_all(after="snapshot", until="schema_sync")
+    execute(
+        dsn, "INSERT INTO t VALUES (301, 'C'), (302, 'B'), (303, 'd'), (304, 'D'); UPDATE t SET kind = 'A' WHERE id < 9"
+    )
+    move.run_all(after="schema_sync")
+    kinds = 'SELECT kind COLLATE "C", count(*)::int FROM t GROUP BY 1 ORDER BY 1'
+    assert rows_of(dsn, kinds) == [("A", 35), ("B", 2), ("C", 2), ("D", 1), ("a", 28), ("b", 27), ("c", 1), ("d", 1)]
+    assert one(dsn, "SELECT count(*) FROM pg_inherits WHERE inhparent = 't'::regclass") == 4

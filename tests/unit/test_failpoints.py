@@ -62,6 +62,7 @@ NO_BORDER = {
     "rows.chunks._Worker._copy": READS,
     "rows.chunks._Worker._taken_back": WITHIN,
     "rows.ingest_for_ddl.clear_changed": WITHIN,
+    "rows.partition_cells.make": WITHIN,
     "rows.pending_keys.stage_keys": WITHIN,
     "rows.windows_in_place": WITHIN,
     "rows.fill.fill_together": WITHIN,

@@ -266,19 +266,20 @@ class _Worker:
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
         """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
         cells = self._cells(table, rows)
-        if not partition_cells.are_new(self._target, table.plan, cells):
-            place = (table.id, rows.as_string())
-            if place not in self._without_partition:
-                self._without_partition.add(place)
-                return  # another worker may have made them just now
-            self._stopped[table.id] = [refused_row(error)]
-            count_refusal(self._target, self._work.pipeline, table.plan, error)
-            return
         try:
-            with lease.fenced(self._target, table.fence, "backfill.before_split_commit"):
-                partition_cells.make(self._target, table.plan, cells)
+            if partition_cells.are_new(self._target, table.plan, cells):
+                with lease.fenced(self._target, table.fence, "backfill.before_split_commit"):
+                    if partition_cells.make(self._target, table.plan, cells):
+                        return
         except StageFailed as failed:
             self._stopped[table.id] = [failed.what]
+            return
+        place = (table.id, rows.as_string())
+        if place not in self._without_partition:
+            self._without_partition.add(place)
+            return  # another worker may have made them just now
+        self._stopped[table.id] = [refused_row(error)]
+        count_refusal(self._target, self._work.pipeline, table.plan, error)
 
     def _cells(self, table: TableToCopy, rows: sql.Composed) -> list[partition_cells.Cell]:
         """Where these rows belong, read under the lock that keeps code of others out."""

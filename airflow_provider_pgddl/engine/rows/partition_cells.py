@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from psycopg import errors as pg
@@ -252,7 +253,8 @@ def are_new(conn: Session, plan: Plan, cells: Iterable[Cell]) -> bool:
 
 
 def make(conn: Session, plan: Plan, cells: Iterable[Cell]) -> list[str]:
-    """Makes the partitions that are not there yet, in the caller's transaction; returns their names."""
+    """Makes the partitions that are not there yet, in the caller's transaction; returns their names. Where the column's
+    collation calls texts equal that are not the same, another partition may take a value already."""
     split = plan.split
     assert split is not None
     wanted = {partition_name(plan.copy_name, cell.suffix): cell for cell in cells}
@@ -263,17 +265,27 @@ def make(conn: Session, plan: Plan, cells: Iterable[Cell]) -> list[str]:
     if len(there) + len(new) > MOST and split.method != "hash":
         raise too_many(plan, f"partition {new[0]} beside the {len(there)} that are there")
     storage = _storage(conn, plan) if new else sql.SQL("")
+    of_values, made = split.method == "list" and split.grows, list[str]()
     for name in new:
         leaf = sql.Identifier(plan.copy_schema, name)
         create = sql.SQL("CREATE TABLE {} PARTITION OF {} {}{}").format(
             leaf, plan.copy, sql.SQL(wanted[name].bound), storage
         )
-        as_owner.execute(conn, plan.keepers.writer, create)  # with indexes, whose expressions may be its owner's
+        try:
+            with conn.transaction() if of_values else nullcontext():
+                as_owner.execute(
+                    conn, plan.keepers.writer, create
+                )  # with indexes, whose expressions may be its owner's
+        except pg.InvalidObjectDefinition:
+            if not of_values:
+                raise
+            continue  # it would overlap the one that takes its value
+        made.append(name)
         for setting in split.settings:
             conn.execute(sql.SQL("ALTER TABLE {} {}").format(leaf, sql.SQL(setting)))
-    if new:
+    if made:
         dress(conn, plan)
-    return new
+    return made
 
 
 def dress(conn: Session, plan: Plan) -> None:

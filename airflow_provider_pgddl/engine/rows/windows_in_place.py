@@ -76,9 +76,11 @@ def drain_into_partitions(
         except NoPartition as none:
             try:
                 with conn.transaction():
-                    partition_cells.make(conn, table.plan, none.cells)
+                    made = partition_cells.make(conn, table.plan, none.cells)
             except StageFailed as error:  # there are too many
                 raise LostTrack(error.what) from None
+            if not made:
+                raise LostTrack("a row came that no partition of the copy takes") from none
 
 
 def prepare_drain(conn: Session, tables: Sequence[TableRow]) -> None:
