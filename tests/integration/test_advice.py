@@ -274,7 +274,7 @@ BY_A_PERSON = {
     "expression": "the file has another condition or value: test_where, test_transform",
 }
 WARNINGS = {
-    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "narrower",
+    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "narrower", "oids",
     "part_of_rows", "prepared_transaction", "same_ddl", "triggerer",
 }  # fmt: skip
 

@@ -14,8 +14,10 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.swapping import in_place
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -522,3 +524,28 @@ def test_a_subscriber_goes_on_and_sees_no_row_that_the_swap_wrote(
                 for end in ("DISABLE", "SET (slot_name = NONE)"):
                     do(subscriber, f"ALTER SUBSCRIPTION {name} {end}")
                 do(subscriber, f"DROP SUBSCRIPTION {name}")
+
+
+def test_values_that_are_oids_of_a_table_are_told_and_put_right(source_dsn: str, lifecycle: Make) -> None:
+    """A regclass is a name to whoever reads it, and the old table's oid in the row."""
+    execute(
+        source_dsn,
+        'CREATE SCHEMA "Works"; CREATE TABLE "Works".orders (id int PRIMARY KEY, of regclass);'
+        'CREATE TABLE log (id int PRIMARY KEY, "about it" regclass, kind regtype, several regclass[]);'
+        """INSERT INTO "Works".orders VALUES (1, '"Works".orders'), (2, 'log');"""
+        """INSERT INTO log VALUES (1, '"Works".orders', '"Works".orders[]', '{log}'), (2, 'log', 'int', NULL)""",
+    )
+    move = lifecycle(source_dsn, rewrite={'"Works".orders': {}}, backfill={"workers": 1})
+    findings = stages.check(load_pipeline(move.content), source_dsn, source_dsn)["findings"]
+    told = [f for f in findings if f["code"] == "oids"]
+    assert [(f["table"], f["what"].split()[1]) for f in told] == [
+        ('"Works".orders', "of"), ("public.log", '"about'), ("public.log", "kind"), ("public.log", "several"),
+    ]  # fmt: skip
+    log = "SELECT array_agg(concat_ws(' ', \"about it\", kind) ORDER BY id) FROM log"
+    orders = 'SELECT array_agg(of::text ORDER BY id) FROM "Works".orders'
+    before = [one(source_dsn, log), one(source_dsn, orders)]
+    move.run_all(until="swap")
+    assert [one(source_dsn, log), one(source_dsn, orders)] != before
+    do(source_dsn, *(f["fix"] for f in told if f["fix"].startswith("UPDATE")))
+    move.run("cleanup")
+    assert [one(source_dsn, log), one(source_dsn, orders)] == before

@@ -148,7 +148,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         in_place = [
             rewriting.alterations, rewriting.narrower, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
-            rewriting.published, rewriting.replicated, new_types.said_of_plain_tables,
+            rewriting.published, rewriting.replicated, rewriting.values_by_oid, new_types.said_of_plain_tables,
             new_types.broken,
         ]  # fmt: skip
         return [*_SERVERS, *_TABLES, *in_place, *last]

@@ -27,7 +27,7 @@ def replaced(facts: Facts) -> Iterator[Finding]:
         return
     yield from _unlike(facts)
     there = Facts(facts.pipeline, [Side("source", facts.target.conn)], facts.rows)
-    for check in (rewriting.swap_rights, rewriting.earlier_copies, *_UNDER_WAY):
+    for check in (rewriting.swap_rights, rewriting.earlier_copies, rewriting.values_by_oid, *_UNDER_WAY):
         yield from (_on_target(finding) for finding in check(there))
     yield from _referring(facts.source.conn, there)
     yield from _lost(facts, there)
@@ -60,6 +60,7 @@ def _on_target(finding: Finding) -> Finding:
     """The checks of a rewrite in place, told of a table that is replaced."""
     words = {"rewriting it in place": "replacing it", "rewriting one in place": "replacing one",
              "rewriting a child in place": "replacing a child", "an earlier rewrite": "an earlier swap",
+             "a table rewritten in place": "a table that is replaced",
              "rewrite it while": "replace it while", "both tables are rewritten": "both tables are replaced",
              "rewrite one after": "replace one after"}  # fmt: skip
     what, fix = finding.what, finding.fix

@@ -224,6 +224,24 @@ def referring(facts: Facts) -> Iterator[Finding]:
         yield Finding("error", refused.code, "source", facts.written(refused.table), refused.what, refused.fix)
 
 
+def values_by_oid(facts: Facts) -> Iterator[Finding]:
+    """A name in a column is kept as an oid, which the old table takes along."""
+    if not facts.names:
+        return
+    for schema, table, column, type_, array in facts.source.rows("values_by_oid"):
+        what = (
+            f"column {written(column)} holds {type_} values, which are oids: one that names a table rewritten in place"
+            " names the old one from the swap on, and none once that is dropped"
+        )
+        name, at = facts.source.name(schema, table), facts.source.name(column)
+        fix = f"-- between swap and cleanup, where a value begins with pgddl_old_: change it in {name}"
+        if not array:
+            new = f"pg_catalog.to_{type_}(pg_catalog.replace({at}::text, 'pgddl_old_', ''))"
+            where = f"WHERE {at}::text LIKE '%pgddl_old_%'"
+            fix = f"UPDATE {name} SET {at} = {new} {where};  -- between swap and cleanup"  # noqa: S608 - for a person
+        yield Finding("warning", "oids", "source", written(schema, table), what, fix)
+
+
 def children(facts: Facts) -> Iterator[Finding]:
     """Children go on under the new table, which must have the columns that they have."""
     for oid, _, _, schema, name, *_ in facts.source.rows("children", oids=list(facts.names)):

@@ -155,6 +155,18 @@ JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation AND NOT c.collisdetermi
 JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 
+-- name: values_by_oid
+-- Columns of any table whose values name relations or types, and are kept as their oids; with the type, and whether it is an array.
+SELECT n.nspname, c.relname, a.attname, b.typname, b.oid <> coalesce(nullif(t.typbasetype, 0), t.oid)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type b ON b.oid IN (t.oid, t.typbasetype, t.typelem)
+WHERE b.oid IN ('pg_catalog.regclass'::pg_catalog.regtype, 'pg_catalog.regtype'::pg_catalog.regtype)
+  AND a.attnum > 0 AND NOT a.attisdropped AND n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+ORDER BY 1, 2, a.attnum
+
 -- name: for_all_tables
 -- Publications that would take our tables along: the schemas that have tables, the tables, and what it publishes and how.
 SELECT p.pubname::text,
