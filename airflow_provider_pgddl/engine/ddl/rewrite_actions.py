@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from postgast import ParseResult, PgQueryError, pg_query_pb2
 from postgast import parse as parse_any
@@ -75,7 +76,8 @@ def retyped_columns(actions: Iterable[str]) -> list[str]:
     return [a.column for a in alter_actions(actions) if a.kind == "TYPE" and a.column]
 
 
-def _taken_apart(text: str) -> list[AlterAction]:
+@lru_cache(10_000)  # asked for each table and column, of a file that may have hundreds
+def _taken_apart(text: str) -> tuple[AlterAction, ...]:
     try:
         tree = parse_any(f"ALTER TABLE ONLY t {text}")
     except PgQueryError as error:
@@ -86,7 +88,7 @@ def _taken_apart(text: str) -> list[AlterAction]:
     if kind_of(node) != "AlterTableStmt":
         name = "RENAME" if kind_of(node) == "RenameStmt" else text
         raise UsageError(f"rewrite.alter: {name} is not supported: {text!r}", todo=_todo())
-    return [_action(unwrap(command), text) for command in node.cmds]
+    return tuple(_action(unwrap(command), text) for command in node.cmds)
 
 
 def _action(command: Node, text: str) -> AlterAction:
