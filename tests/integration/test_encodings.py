@@ -87,3 +87,20 @@ def test_a_journal_in_latin1_takes_what_we_say_of_a_table(
     with connect(target, purpose="test") as conn:
         said = conn.execute("SELECT %s, %s", ["… größe →", "ÿ"]).fetchone()
     assert said == ("... größe ->", "ÿ")
+
+
+def test_a_name_that_is_too_long_in_utf8_stops_its_table_alone(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    source = encoded(pg16, source_dsn, "LATIN1")
+    speak(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY, n name)",
+        f"INSERT INTO t VALUES (1, '{'é' * 31}'), (2, '{'é' * 63}')",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+    )
+    move = lifecycle(source, target_dsn, tables={"include": ["public.*"]})
+    move.run_all(until="snapshot")
+    (blocked,) = move.run("backfill").blocked
+    assert blocked["table"] == "public.t"
+    assert "identifier too long" in blocked["reason"]

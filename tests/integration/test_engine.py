@@ -189,6 +189,16 @@ def test_an_error_of_either_side_leaves_both_sessions_usable(source_dsn: str, ta
             assert copy_between(source, target, read_statement(COPY_ALL, True), write).rows == 100000
 
 
+def test_what_is_too_large_for_copy_is_said_of_a_row(source_dsn: str, target_dsn: str) -> None:
+    """A bytea of half a gigabyte is one of a whole one as text."""
+    with connect(source_dsn, purpose="test") as source, connect(target_dsn, purpose="test") as target:
+        for conn in (source, target):
+            conn.execute("CREATE TABLE public.t (id int, body text)")
+        large = sql.SQL("SELECT 1, pg_catalog.convert_to(pg_catalog.repeat('0123456789', 54000000), 'UTF8')")
+        with pytest.raises(pg.ProgramLimitExceeded, match="takes more than 1 GB"), target.transaction():
+            copy_between(source, target, read_statement(large, False), write_statement(*INTO_T, False))
+
+
 def test_a_lost_target_ends_the_copy_with_an_error(source_dsn: str, target_dsn: str) -> None:
     with connect(source_dsn, purpose="test") as source, connect(target_dsn, purpose="test") as target:
         target.execute("CREATE TABLE public.t (id int, body text)")

@@ -95,6 +95,36 @@ def test_every_action_is_done(
     assert {name: rows_of(dsn, query) for name, query in rows.items()} == before
 
 
+@pytest.mark.parametrize("while_", ["blocks are copied", "keys are replayed"])
+def test_a_row_that_gets_too_large_for_a_page_stops_its_table_alone(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle], while_: str
+) -> None:
+    dsn = source_dsn
+    execute(
+        dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, x text); CREATE TABLE other (id int PRIMARY KEY);"
+        "ALTER TABLE t ALTER x SET STORAGE PLAIN; INSERT INTO t VALUES (1); INSERT INTO other VALUES (1)",
+    )
+    grow = (
+        "UPDATE t SET a = 1, x = (SELECT left(string_agg(md5(n::text), ''), 8120) FROM generate_series(1, 300) n);"
+        "INSERT INTO other VALUES (2)"
+    )
+    wider = {"alter": ["ALTER id TYPE bigint", "ALTER a TYPE bigint"]}
+    move = lifecycle(dsn, rewrite={"public.t": wider, "public.other": {}}, **SMALL)
+    move.run_all(until="snapshot")
+    if while_ == "blocks are copied":
+        execute(dsn, grow)
+        (blocked,) = move.run("backfill").blocked
+    else:
+        move.run_all(after="snapshot", until="schema_sync")
+        execute(dsn, grow)
+        (blocked,) = move.run("replay").blocked
+    assert blocked["table"] == "public.t"
+    assert "the copy refused a row of the source (row is too big: size 8168, maximum size 8160" in blocked["reason"]
+    if while_ != "blocks are copied":
+        assert rows_of(dsn, "SELECT count(*) FROM pgddl_copy_public.other") == [2]
+
+
 def make_tablespace(dsn: str) -> None:
     """One a cluster, within its data directory; it goes with the cluster."""
     if not rows_of(dsn, "SELECT spcname FROM pg_tablespace WHERE spcname = 'elsewhere'"):

@@ -19,9 +19,9 @@ def equal(operator: str, left: sql.Composable, right: sql.Composable) -> sql.Com
     return sql.SQL(how).format(left=left, by=sql.SQL(operator), right=right)
 
 
-def into(relation: sql.Composable, columns: sql.Composed) -> sql.Composed:
+def into(relation: sql.Composable, columns: sql.Composable) -> sql.Composed:
     """`relation (a, b)` of an INSERT or a COPY; of a table without columns it alone, as SQL has no empty list."""
-    return sql.SQL("{} ({})" if [*columns] else "{}").format(relation, columns)
+    return sql.SQL("{}" if columns == sql.Composed([]) else "{} ({})").format(relation, columns)
 
 
 def is_user_type(printed: str) -> bool:

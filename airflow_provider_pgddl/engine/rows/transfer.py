@@ -28,7 +28,8 @@ BUFFER = 256 * 1024
 # that a value names is not the same on both sides. Anything else concerns the whole run.
 REFUSALS = (
     psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError, pg.UndefinedTable, pg.UndefinedFunction,
-    pg.UndefinedObject, pg.InvalidName, pg.InvalidSchemaName,
+    pg.UndefinedObject, pg.InvalidName, pg.InvalidSchemaName, pg.NameTooLong, pg.AmbiguousFunction,
+    pg.ProgramLimitExceeded,
 )  # fmt: skip
 
 
@@ -177,14 +178,18 @@ def _finish(conn: Connection[tuple[object, ...]]) -> int:
 def _error(result) -> Exception:  # type: ignore[no-untyped-def]
     if result is None or result.status != ExecStatus.FATAL_ERROR:
         return pg.OperationalError("the connection was lost during COPY")
-    return errors.error_from_result(result, encoding="utf-8")
+    error = errors.error_from_result(result, encoding="utf-8")
+    # Nobody knows by these words that it is a row, and the first would be nobody's fault in particular.
+    if "invalid memory alloc request size" in str(error) or error.diag.source_function == "enlargeStringInfo":
+        return pg.ProgramLimitExceeded("a row, or a value in it, takes more than 1 GB as COPY sends it")
+    return error
 
 
 def read_statement(query: sql.Composable, binary: bool) -> sql.Composed:
     return sql.SQL("COPY ({}) TO STDOUT{}").format(query, _format(binary))
 
 
-def write_statement(relation: sql.Composable, columns: sql.Composed, binary: bool) -> sql.Composed:
+def write_statement(relation: sql.Composable, columns: sql.Composable, binary: bool) -> sql.Composed:
     return sql.SQL("COPY {} FROM STDIN{}").format(into(relation, columns), _format(binary))
 
 
