@@ -71,6 +71,25 @@ def test_what_is_left_out_of_a_table_stays_out_when_the_column_is_renamed(
     assert captured(move) == []
 
 
+def test_what_is_renamed_before_its_group_has_its_turn_is_looked_for_again(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(source_dsn, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b", "gone")))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+    refuse = setup._refuse_lost_names
+    left = ["ALTER TABLE a RENAME TO c", "ALTER TABLE b RENAME TO a", "DROP TABLE gone"]
+
+    def rename(context: Context) -> None:
+        refuse(context)
+        while left:
+            do(source_dsn, left.pop(0))
+
+    monkeypatch.setattr(setup, "_refuse_lost_names", rename)
+    move.run("setup")
+    assert captured(move) == ["a", "c"]
+    assert move.journal(JOURNAL) == [("a",), ("c",)]
+
+
 def test_a_table_that_is_attached_is_captured_with_the_one_that_it_belongs_to(
     source_dsn: str, target_dsn: str, lifecycle: Make, behind_the_choice: Callable[..., None]
 ) -> None:

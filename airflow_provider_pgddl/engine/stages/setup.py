@@ -4,7 +4,7 @@ read yet."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -226,23 +226,27 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
             raise PreflightRefused(KEYLESS, table=".".join(name), todo="then run stage setup again")
         else:
             to_capture.append(name)
-    started, changed = _capture_each(context, to_capture, {*known}, half_made)
+    started, changed = _capture_each(context, {name: oids[name] for name in to_capture}, {*known}, half_made)
     return noted + started, changed
 
 
 def _capture_each(
-    context: Context, names: Sequence[Name], known: set[int], half_made: Collection[int]
+    context: Context, chosen: Mapping[Name, int], known: set[int], half_made: Collection[int]
 ) -> tuple[int, TableChanged | None]:
     """Capture of each table in a transaction of its own, as its writers wait for that; what needs no lock of theirs is
     done for many at once. What a killed run has made without recording it is made again: no row has been read yet, and
     the table may have changed since."""
-    started, changed = 0, None
+    started, changed, names = 0, None, list(chosen)
     if names:
         _refuse_lost_names(context)
     steps = Steps(context.say, "capturing", "tables")
     for first in range(0, len(names), change_log.TOGETHER):
         # As they are called now: by its name the file says what is left out of each.
-        now = catalog.oids_of(context.source, names[first : first + change_log.TOGETHER])
+        listed = names[first : first + change_log.TOGETHER]
+        now = catalog.oids_of(context.source, listed)
+        moved = catalog.describe(context.source, [chosen[name] for name in listed if now.get(name) != chosen[name]])
+        for table in moved.values():
+            changed = TableChanged("was renamed just now", table=table.qualified, todo="run it again")
         group = {oid: name for name, oid in now.items() if oid not in known}
         known.update(group)
         captured: list[tuple[Table, str]] = []
