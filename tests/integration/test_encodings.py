@@ -11,6 +11,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import admin_of, database_name
@@ -104,3 +105,22 @@ def test_a_name_that_is_too_long_in_utf8_stops_its_table_alone(
     (blocked,) = move.run("backfill").blocked
     assert blocked["table"] == "public.t"
     assert "identifier too long" in blocked["reason"]
+
+
+def test_longer_names_than_the_target_takes_are_told_before_anything_is_touched(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """Cut, two of them were one, and no table was found by its name."""
+    source, long = encoded(pg16, source_dsn, "LATIN1"), "é" * 40
+    speak(
+        source,
+        f"CREATE TABLE {long} (id int PRIMARY KEY, {'ü' * 31}a int)",
+        f"CREATE TYPE short AS ENUM ('{long}', '{'é' * 31}')",
+        f"CREATE TABLE t (id int CONSTRAINT {long}k PRIMARY KEY, {long}c int CONSTRAINT {long}o CHECK (id > 0))",
+    )
+    move = lifecycle(source, target_dsn, tables={"include": ["public.*"]})
+    told = str(move.refused("setup", PreflightRefused))
+    for what in (f"column {long}c of public.t", f"label {long} of public.short", f"relation {long} of public",
+                 f"relation {long}k of public", f"constraint {long}o of public"):  # fmt: skip
+        assert f"{what} has more than 63 bytes in UTF8" in told, told
+    assert told.count("has more than 63 bytes") == 6, told  # and the key of the first table

@@ -203,6 +203,10 @@ def encodings(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "warning" if lossless else "error", "encoding", "target", None, what, None if lossless else create
         )
+        for kind, of, name in facts.source.rows("long_names", encoding=target) if lossless else ():
+            named = f"{kind} {written(name)}{f' of {of}' if of else ''}"
+            what = f"{named} has more than 63 bytes in {target}, and would be cut"
+            yield Finding("error", "encoding", "source", None, what, f"give it a shorter name, or\n{create}")
     elif source == "SQL_ASCII":
         what = "the database's encoding is SQL_ASCII: a text that is not valid UTF-8 would stop its table"
         yield Finding("warning", "encoding", "source", None, what)

@@ -155,6 +155,29 @@ JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation AND NOT c.collisdetermi
 JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 
+-- name: long_names
+-- What has a name that takes more bytes in another encoding than a name may have.
+WITH user_schemas AS (
+    SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace n
+    WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema')
+SELECT k.kind, k.of, k.name FROM (
+    SELECT 'schema' AS kind, NULL::text AS of, nspname::text AS name FROM user_schemas
+    UNION ALL SELECT 'relation', s.nspname, c.relname FROM pg_catalog.pg_class c JOIN user_schemas s ON s.oid = c.relnamespace
+    UNION ALL SELECT 'column', c.oid::pg_catalog.regclass::text, a.attname FROM pg_catalog.pg_attribute a
+        JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind <> 'i' JOIN user_schemas s ON s.oid = c.relnamespace
+        WHERE a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT 'type', s.nspname, t.typname FROM pg_catalog.pg_type t JOIN user_schemas s ON s.oid = t.typnamespace
+        WHERE t.typtype IN ('e', 'd', 'r')
+    UNION ALL SELECT 'label', t.oid::pg_catalog.regtype::text, e.enumlabel FROM pg_catalog.pg_enum e
+        JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid JOIN user_schemas s ON s.oid = t.typnamespace
+    UNION ALL SELECT 'constraint', s.nspname, o.conname FROM pg_catalog.pg_constraint o
+        JOIN user_schemas s ON s.oid = o.connamespace WHERE o.conindid = 0 OR o.contype = 'f'
+    UNION ALL SELECT 'function', s.nspname, p.proname FROM pg_catalog.pg_proc p JOIN user_schemas s ON s.oid = p.pronamespace
+    UNION ALL SELECT 'trigger', g.tgrelid::pg_catalog.regclass::text, g.tgname FROM pg_catalog.pg_trigger g WHERE NOT g.tgisinternal) k
+WHERE pg_catalog.octet_length(k.name) < pg_catalog.octet_length(pg_catalog.convert_to(k.name, %(encoding)s))
+  AND pg_catalog.octet_length(pg_catalog.convert_to(k.name, %(encoding)s)) > 63
+ORDER BY 1, 2, 3
+
 -- name: values_by_oid
 -- Columns of any table whose values name relations or types, and are kept as their oids; with the type, and whether it is an array.
 SELECT n.nspname, c.relname, a.attname, b.typname, b.oid <> coalesce(nullif(t.typbasetype, 0), t.oid)
