@@ -202,6 +202,16 @@ def test_what_was_decided_can_be_decided_anew_until_it_is_done(journal: DdlJourn
     assert journal.start_attempt(event) is None
 
 
+def test_attempts_of_weeks_do_not_pile_up(journal: DdlJournal) -> None:
+    event = journal.record(decision(1)) or 0
+    for number in range(1, 251):
+        attempt = journal.start_attempt(event)
+        assert attempt is not None and attempt.number == number
+        journal.put_off(event, attempt, f"not yet, {number}")
+    attempts = journal.show(event).attempts
+    assert [attempt["number"] for attempt in attempts] == [1, *range(151, 251)]
+
+
 def test_what_the_source_could_not_record_waits_for_a_person(journal: DdlJournal) -> None:
     lost = {"id": 4, "tag": "CREATE VIEW", "what": "permission denied", "relation": '"My app".v',
             "statement": "CREATE ROLE r PASSWORD 'hunter2'; CREATE VIEW v AS SELECT 1"}  # fmt: skip

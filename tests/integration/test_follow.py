@@ -185,6 +185,47 @@ def test_windows_of_hours_do_not_pile_up_and_what_they_say_stays(shop: Lifecycle
         assert (journal.windows.last_complete(journal.run), journal.windows.furthest()) == known
 
 
+def test_a_verification_takes_the_place_of_the_one_before(shop: Lifecycle) -> None:
+    """Ranges of every night would pile up, and whoever asks for the last ones would go over them all."""
+    one_run(shop)
+    jobs = "SELECT count(DISTINCT job_id), count(*) FROM pgddl.verifications"
+    for night in range(3):
+        execute(shop.source, f"UPDATE shop.checking SET balance = {night} WHERE id = 3")
+        shop.run("replay")
+        assert shop.run("verify").state == "done"
+        assert shop.journal(jobs) == [(1, 2)]
+    shop.run("replay")
+    shop.run("verify", tables=["shop.checking"])
+    assert shop.journal(jobs) == [(2, 2)]
+    execute(shop.target, "UPDATE shop.savings SET balance = 7 WHERE id = 3")
+    shop.run("replay")
+    assert "shop.savings" in str(shop.refused("verify"))
+    shop.run("verify", mend=True)
+    assert shop.journal(jobs) == [(1, 2)]
+    assert differences(shop.source, shop.target) == []
+
+
+def test_what_windows_count_does_not_pile_up(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    """Also where nobody asks the gate, which folds what it finds."""
+    execute(source_dsn, SHOP)
+    execute(source_dsn, "ALTER TABLE shop.checking ALTER balance SET DEFAULT 1")
+    tables = {"include": ["shop.checking"], "skip_columns": {"shop.checking": ["balance"]}}
+    move = lifecycle(source_dsn, target_dsn, tables=tables)
+    one_run(move)
+    counted = "SELECT count(*), sum(value)::int FROM pgddl.schema_counters WHERE label = 'column_mismatch'"
+    execute(
+        target_dsn,
+        "INSERT INTO pgddl.schema_counters (pipeline, schema_name, table_name, name, label, value) SELECT"
+        f" '{move.name}', 'shop', 'checking', 'rows_skipped', 'column_mismatch', 1 FROM generate_series(1, 100)",
+    )
+    ((_, before),) = move.journal(counted)
+    execute(source_dsn, "UPDATE shop.checking SET balance = 7 WHERE id = 3")
+    assert not move.run("replay").blocked
+    ((rows, after),) = move.journal(counted)
+    assert rows <= 2
+    assert after == before + 1
+
+
 def test_tables_come_go_and_get_other_names_between_runs(shop: Lifecycle) -> None:
     one_run(shop)
     execute(

@@ -103,6 +103,7 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
         for number, (low, high) in enumerate(pairwise([None, *of_table, None]))
     ]
     with context.fenced("verify.before_ranges_commit"):
+        context.journal.verification.forget_others([t.id for t in tables], context.job.id)
         context.journal.verification.add(context.job.id, ranges)
 
 

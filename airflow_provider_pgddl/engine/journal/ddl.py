@@ -36,6 +36,7 @@ __all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "EventSt
 
 _Q = queries("ddl_events")
 
+KEPT_ATTEMPTS = 100  # of each event, beside the first
 MAY_TELL = "it may hold a secret, which is not kept here: do it on the target by hand"
 
 # What each status may be changed to by a person or a run; `applying` is left by the run that repairs it.
@@ -264,7 +265,8 @@ class DdlJournal:
     # --- attempts -----------------------------------------------------------------------------------------------
 
     def start_attempt(self, event_id: int) -> Attempt | None:
-        """`applying`, and a new attempt; None where a person has dealt with the event in the meantime."""
+        """`applying`, and a new attempt; None where a person has dealt with the event in the meantime. What every run
+        of weeks has tried, the newest attempts tell, and the first one."""
         with self.conn.transaction():
             found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
             if found is None or found[0] not in _FROM["applying"]:
@@ -273,6 +275,7 @@ class DdlJournal:
             self.conn.execute(_Q["set_status"], {"id": event_id, "status": "applying", "note": None})
             row = self.conn.execute(_Q["start_attempt"], {"id": event_id}).fetchone()
             assert row is not None
+            self.conn.execute(_Q["forget_attempts"], [event_id, row[0] - KEPT_ATTEMPTS])
             return Attempt(int(row[0]), found[0] == "applying")
 
     def finish_attempt(

@@ -177,6 +177,10 @@ class SchemaJournal:
     def validated(self, result: GateResult, seconds: float) -> None:
         """Counts a validation of the pipeline and the time that it took."""
         self._count([(None, "validations", result, 1.0), (None, "validation_seconds", "", seconds)])
+        self.fold()
+
+    def fold(self) -> None:
+        """What was counted in many rows into few. Whoever counts again and again does it now and then."""
         self.conn.execute(_Q["fold"], {"pipeline": self.pipeline})
 
     def counters(self) -> dict[tuple[Name | None, str, str], float]:

@@ -52,6 +52,10 @@ class Verification(JournalSection):
         ]
         self._write_many("insert_range", rows)
 
+    def forget_others(self, ids: Sequence[int], job: str) -> None:
+        """What jobs before this one have compared of these tables says nothing once this one has ranges of them."""
+        self._write("forget_other_verifications", [list(ids), job])
+
     def left(self, ids: Sequence[int], job: str) -> list[RangeRow]:
         """Ranges that have not been compared."""
         return self._ranges("ranges_left", ids, job)

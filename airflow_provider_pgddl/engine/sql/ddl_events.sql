@@ -77,6 +77,10 @@ INSERT INTO pgddl.ddl_attempts (event_id, number)
 SELECT %(id)s, coalesce(max(number), 0) + 1 FROM pgddl.ddl_attempts WHERE event_id = %(id)s
 RETURNING number
 
+-- name: forget_attempts
+-- The first tells when it began.
+DELETE FROM pgddl.ddl_attempts WHERE event_id = %s AND number > 1 AND number <= %s
+
 -- name: finish_attempt
 UPDATE pgddl.ddl_attempts SET finished_at = pg_catalog.clock_timestamp(), outcome = %s, message = %s WHERE event_id = %s AND number = %s
 

@@ -479,6 +479,9 @@ RETURNING v.table_id, v.job_id,
 -- name: tables_with_ranges
 SELECT DISTINCT table_id FROM pgddl.verifications WHERE job_id = %s
 
+-- name: forget_other_verifications
+DELETE FROM pgddl.verifications WHERE table_id = ANY(%s) AND job_id <> %s
+
 -- name: forget_verification
 DELETE FROM pgddl.verifications WHERE table_id = %s
 
