@@ -198,6 +198,14 @@ def test_whatever_runs_behind_a_killed_swap_takes_its_fence_down(move: Lifecycle
     do(move.source, "INSERT INTO public.t VALUES (1)")
 
 
+def test_a_table_that_is_taken_out_behind_a_killed_swap_takes_its_fence_along(move: Lifecycle) -> None:
+    with connect(move.source, purpose="test") as source:
+        fence.raise_fence(source, move.name, ("public", "t"))
+    move.content["tables"] = {"include": ["public.u"]}
+    move.run("setup", reconfigure=True)
+    do(move.source, "INSERT INTO public.t VALUES (1)")
+
+
 def test_a_source_that_applications_have_left_is_not_moved_again(
     lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str
 ) -> None:
