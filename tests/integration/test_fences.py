@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tabl
 from airflow_provider_pgddl.engine.following.schema_gate import gate, validating
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.windows import LOST_WINDOWS
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.swapping.fence import lower_left
@@ -195,6 +196,19 @@ def test_whatever_runs_behind_a_killed_swap_takes_its_fence_down(move: Lifecycle
         move.refused(stage, PreflightRefused)  # before verify
     else:
         move.run(stage)
+    do(move.source, "INSERT INTO public.t VALUES (1)")
+
+
+def test_where_commits_are_lost_only_a_swap_takes_the_fence_down(move: Lifecycle) -> None:
+    """A cut-over may be among them, with applications that go on there."""
+    with connect(move.source, purpose="test") as source:
+        fence.raise_fence(source, move.name, ("public", "t"))
+    do(move.target, f"UPDATE pgddl.pipelines SET verify_needed = '{LOST_WINDOWS} …'")
+    for stage in ("setup", "backfill", "replay"):
+        move.run(stage)
+        with pytest.raises(pg.ReadOnlySqlTransaction):
+            do(move.source, "INSERT INTO public.t VALUES (1)")
+    move.refused("swap", PreflightRefused)  # before verify
     do(move.source, "INSERT INTO public.t VALUES (1)")
 
 
