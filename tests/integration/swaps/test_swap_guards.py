@@ -19,7 +19,6 @@ from airflow_provider_pgddl.engine.errors import (
 )
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
-from airflow_provider_pgddl.engine.journal.tables import TableJournal
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.swapping import across, readiness
 from tests.conftest import Database
@@ -213,16 +212,14 @@ def test_a_run_in_place_that_was_taken_over_commits_nothing_more(
     assert one(move.target, "SELECT count(*) FROM items WHERE code LIKE 'later%'") == 60
 
 
-def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, at: At) -> None:
     move = shop()
 
-    def kill(*_: object) -> None:
+    def kill(_: int) -> None:
         raise Killed
 
-    with monkeypatch.context() as dying:
-        dying.setattr(TableJournal, "add", kill)
-        with pytest.raises(Killed):
-            move.run("setup")
+    with at("setup.before_table_commit", kill), pytest.raises(Killed):
+        move.run("setup")
     do(
         move.source,
         "ALTER TABLE shop.child DROP CONSTRAINT child_pkey, ALTER id TYPE bigint, ADD PRIMARY KEY (parent, id)",
