@@ -11,7 +11,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import admin_of, database_name
@@ -124,3 +124,27 @@ def test_longer_names_than_the_target_takes_are_told_before_anything_is_touched(
                  f"relation {long}k of public", f"constraint {long}o of public"):  # fmt: skip
         assert f"{what} has more than 63 bytes in UTF8" in told, told
     assert told.count("has more than 63 bytes") == 6, told  # and the key of the first table
+
+
+def test_what_users_have_written_never_becomes_another_sign(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """An arrow in an expression of the file would be read as two other signs, and written so."""
+    source, target = encoded(pg16, source_dsn, "LATIN1"), encoded(pg18, target_dsn, "LATIN1")
+    speak(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
+    tables = {"include": ["public.*"], "transform": {"public.t": {"v": "v || '→'"}}}
+    move = lifecycle(source, target, tables=tables)
+    with pytest.raises(PgddlError, match="no equivalent in encoding"):
+        move.run_all(until="replay")
+
+
+def test_a_key_that_only_the_copy_can_hold_is_not_taken_for_another(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    source, target = encoded(pg16, source_dsn, "LATIN1"), encoded(pg18, target_dsn, "UTF8")
+    speak(source, "CREATE TABLE t (id text PRIMARY KEY)", "INSERT INTO t VALUES ('a->b'), ('c')")
+    move = lifecycle(source, target, tables={"include": ["public.*"]})
+    move.run_all(until="replay")
+    speak(target, "INSERT INTO t VALUES ('a→b')")
+    with pytest.raises(PgddlError, match=r"\(a→b\) is too many on the copy"):
+        move.run("verify")

@@ -47,7 +47,7 @@ LANDED = {
     "journal/020_actions": "427278ed4563e7c1e6ffa990af2466e4e08f69714df70c88228a02e8f51a73dd",
     "journal/021_reconfigurations": "6bd13db49d42bb2a1b3f6fb0e723c867a678d7e09980957fa1379470bec70667",
     "journal/022_acknowledged": "c51c494be256311d1aa8ec20074b8d442fede2587f96074532df516bc75103a5",
-    "journal/023_windows": "02cdf939b47afc66cef6d9cf39a9bec895c4f0468cce6c8555cb9e70ca427eef",
+    "journal/023_windows": "73e81be2ee5e19d56e1757dc8abb06593608d07212136de600f1f3d88ffc7c59",
 }
 
 

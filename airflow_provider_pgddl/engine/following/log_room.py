@@ -7,7 +7,7 @@ were still there."""
 
 from __future__ import annotations
 
-from psycopg import errors as pg
+import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
@@ -32,8 +32,11 @@ def give_back(context: Context) -> None:
         try:
             # Who is at it already does the same, or needs it as it is.
             session.execute(sql.SQL("VACUUM (SKIP_LOCKED, TRUNCATE) {}").format(change_log.log_table(log)))
-        except pg.QueryCanceled:
-            continue  # somebody wants the server for something else, and it is for later windows only
+        except psycopg.Error as error:  # for later windows only: somebody may want the server for something else
+            if session.closed:
+                raise
+            context.say(f"{names[log]}: its change log keeps its room on disk ({type(error).__name__})")
+            continue
         if (less := size - _size(session, log)) > 0:
             context.say(f"{names[log]}: its change log has given {amount(less)}B of the disk back")
 

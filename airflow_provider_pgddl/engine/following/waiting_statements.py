@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from psycopg import sql
-from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
@@ -19,6 +18,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import Verbatim, as_is
 from airflow_provider_pgddl.engine.sql import queries
 
 
@@ -60,7 +60,7 @@ def replace_pending(
             queries("journal")["insert_event"],
             [
                 [context.name, run_no, n, s.event.phase, ids.get(s.event.table) if s.event.table else None,
-                 Jsonb(s.event.to_json()), s.statement, s.status, s.note]
+                 as_is(s.event.to_json()), Verbatim(s.statement), s.status, s.note]
                 for n, s in enumerate(steps, first)
             ],
         )  # fmt: skip

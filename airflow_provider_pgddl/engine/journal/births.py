@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal, exists
 from airflow_provider_pgddl.engine.model.births import Birth
 from airflow_provider_pgddl.engine.model.tables import Server
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import as_is
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("births")
@@ -54,7 +55,7 @@ class Births:
 
     def make_unborn(self, config: Mapping[str, Any], source: Server, of: str) -> int:
         """Begins a run that is void; returns its number."""
-        args = {"pipeline": self.pipeline, "config": Jsonb(config), "system": source.system,
+        args = {"pipeline": self.pipeline, "config": as_is(config), "system": source.system,
                 "timeline": source.timeline, "of": of}  # fmt: skip
         row = self.conn.execute(_Q["make_unborn"], args).fetchone()
         assert row is not None

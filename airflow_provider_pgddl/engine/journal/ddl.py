@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.journal.ddl_rows import (
     as_text,
 )
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import Verbatim, as_is
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
@@ -136,9 +137,9 @@ class DdlJournal:
         told = list(decision.statements) or [without_secrets(decision.event["statement"])]
         return {
             "event": Jsonb(event_json(decision)),
-            "statement": ";\n".join(told),
+            "statement": Verbatim(";\n".join(told)),
             "status": decision.status(approval),
-            "statements": Jsonb(list(decision.statements)),
+            "statements": as_is(list(decision.statements)),
             "rule": decision.rule,
             "notes": Jsonb(list(decision.notes)),
             "rebuilt": decision.rebuilt,
@@ -302,7 +303,7 @@ class DdlJournal:
 
     def save_version(self, source_oid: int, lsn: str, version: TableMeta, mask: Sequence[int]) -> None:
         """A table as it is from `lsn` on, and the attnums of its replicated columns."""
-        args = [self.pipeline, self.run, source_oid, lsn, Jsonb(version), Jsonb(list(mask))]
+        args = [self.pipeline, self.run, source_oid, lsn, as_is(version), Jsonb(list(mask))]
         self.conn.execute(_Q["save_version"], args)
 
     def forget_version(self, source_oid: int, lsn: str) -> None:

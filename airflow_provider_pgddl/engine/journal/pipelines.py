@@ -8,8 +8,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.blocked_tables import BlockedTables, passes_over
@@ -28,6 +26,7 @@ from airflow_provider_pgddl.engine.journal.ways_back import WaysBack
 from airflow_provider_pgddl.engine.journal.windows import Windows
 from airflow_provider_pgddl.engine.model.tables import Server
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import as_is
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +139,11 @@ class Journal(JournalSection):
         return self._run
 
     def record(self, job: str, config: Mapping[str, Any], source: Server) -> None:
-        self._write("insert_pipeline", [self.pipeline, job, Jsonb(config), source.system, source.timeline])
+        self._write("insert_pipeline", [self.pipeline, job, as_is(config), source.system, source.timeline])
 
     def next_run(self, job: str, config: Mapping[str, Any], source: Server) -> None:
         """The passage after a finished one; the audit of earlier runs stays."""
-        args = {"pipeline": self.pipeline, "job": job, "config": Jsonb(config),
+        args = {"pipeline": self.pipeline, "job": job, "config": as_is(config),
                 "system": source.system, "timeline": source.timeline}  # fmt: skip
         self._write("next_run", args)
         self._run = None
@@ -153,7 +152,7 @@ class Journal(JournalSection):
         self.schema.forget(*self.schema.statuses())
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        self._write("set_config", [Jsonb(config), self.pipeline])
+        self._write("set_config", [as_is(config), self.pipeline])
 
     def require_verify(self, why: str | None) -> None:
         self._write("set_verify_needed", [why, self.pipeline])

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import as_is
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def _planned(table: TableRow) -> dict[str, Any]:
         "name": table.name,
         "log": table.log_table,
         "state": table.state,
-        "plan": Jsonb(table.plan.to_json()),
-        "version": Jsonb(table.version),
+        "plan": as_is(table.plan.to_json()),
+        "version": as_is(table.version),
         "physical": Jsonb(table.physical),
         "fingerprint": table.fingerprint,
         "removed": Jsonb(list(table.removed_columns)),
@@ -118,8 +119,8 @@ class TableJournal(JournalSection):
     def add_many(self, run: int, found: Iterable[tuple[Table, str, Plan]]) -> None:
         """Tables with their logs and plans."""
         rows = [
-            [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
-             Jsonb(table.version()), tables.fingerprint(table.structure()), Jsonb(table.physical())]
+            [self.pipeline, run, table.schema, table.name, table.oid, log_table, as_is(plan.to_json()),
+             as_is(table.version()), tables.fingerprint(table.structure()), Jsonb(table.physical())]
             for table, log_table, plan in found
         ]  # fmt: skip
         self._write_many("insert_table", rows)
@@ -156,7 +157,7 @@ class TableJournal(JournalSection):
 
     def set_copy(self, *tables: TableRow) -> None:
         """What the copies are by now, where nothing of it concerns a row."""
-        rows = [[Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id] for table in tables]
+        rows = [[as_is(table.plan.to_json()), Jsonb(table.copy_physical), table.id] for table in tables]
         self._write_many("set_copy", rows)
 
     def forget(self, table: TableRow) -> None:

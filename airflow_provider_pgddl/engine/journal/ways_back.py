@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.journal.tables import TableJournal, TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table, fingerprint
+from airflow_provider_pgddl.engine.server.encodings import as_is
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class WaysBack(JournalSection):
         facts: Sequence[str],
         foreign_keys: Sequence[Mapping[str, Any]],
     ) -> None:
-        args = [table_id, live.oid, log_table, Jsonb(plan.to_json()), Jsonb(live.version()), Jsonb(live.physical()),
+        args = [table_id, live.oid, log_table, as_is(plan.to_json()), as_is(live.version()), Jsonb(live.physical()),
                 Jsonb(list(facts)), Jsonb(list(foreign_keys))]  # fmt: skip
         self._write("insert_reverse", args)
 

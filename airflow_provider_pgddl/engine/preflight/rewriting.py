@@ -236,10 +236,19 @@ def values_by_oid(facts: Facts) -> Iterator[Finding]:
         name, at = facts.source.name(schema, table), facts.source.name(column)
         fix = f"-- between swap and cleanup, where a value begins with pgddl_old_: change it in {name}"
         if not array:
-            new = f"pg_catalog.to_{type_}(pg_catalog.replace({at}::text, 'pgddl_old_', ''))"
-            where = f"WHERE {at}::text LIKE '%pgddl_old_%'"
-            fix = f"UPDATE {name} SET {at} = {new} {where};  -- between swap and cleanup"  # noqa: S608 - for a person
+            fix = "\n".join(
+                f"UPDATE {name} SET {at} = '{_literal(now)}'::{type_} WHERE {at} = '{_literal(old)}'::{type_};"  # noqa: S608 - for a person
+                for now, old in sorted(
+                    (facts.source.name(*table), facts.source.name(old_schema(table[0]), table[1]))
+                    for table in facts.names.values()
+                )
+            )
+            fix += "  -- between swap and cleanup; and so for indexes that are named"
         yield Finding("warning", "oids", "source", written(schema, table), what, fix)
+
+
+def _literal(name: str) -> str:
+    return name.replace("'", "''")
 
 
 def children(facts: Facts) -> Iterator[Finding]:

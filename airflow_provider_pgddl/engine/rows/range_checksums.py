@@ -34,6 +34,7 @@ from airflow_provider_pgddl.engine.rows import archive
 from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
 from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import Verbatim
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("checksums")
@@ -332,7 +333,7 @@ class _Reading:
         typed = [
             sql.SQL("c.{0}::{1} AS {0}").format(k, sql.SQL(t)) for k, t in zip(names, wider_types(plan), strict=True)
         ]
-        arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*keys, strict=True)]
+        arrays = [sql.SQL("{}::text[]").format([*map(Verbatim, values)]) for values in zip(*keys, strict=True)]
         parts = {
             "keys": sql.SQL(", ").join(names), "typed": sql.SQL(", ").join(typed),
             "arrays": sql.SQL(", ").join(arrays), "same": plan.key.join("t", "pgddl_key"),

@@ -5,6 +5,7 @@ psycopg.pq with joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq."""
 
 from __future__ import annotations
 
+import re
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ REFUSALS = (
     pg.UndefinedObject, pg.InvalidName, pg.InvalidSchemaName, pg.NameTooLong, pg.AmbiguousFunction,
     pg.ProgramLimitExceeded,
 )  # fmt: skip
+
+
+_ALLOC = re.compile(r"invalid memory alloc request size (\d+)")
+_NO_ROW = 16 << 30  # bytes; a value is at most 1 GB, and four bytes of text are made of one at most
 
 
 def refused_row(error: psycopg.Error, keys: Sequence[str] = ()) -> str:
@@ -179,10 +184,18 @@ def _error(result) -> Exception:  # type: ignore[no-untyped-def]
     if result is None or result.status != ExecStatus.FATAL_ERROR:
         return pg.OperationalError("the connection was lost during COPY")
     error = errors.error_from_result(result, encoding="utf-8")
-    # Nobody knows by these words that it is a row, and the first would be nobody's fault in particular.
-    if "invalid memory alloc request size" in str(error) or error.diag.source_function == "enlargeStringInfo":
-        return pg.ProgramLimitExceeded("a row, or a value in it, takes more than 1 GB as COPY sends it")
+    # Nobody knows by the server's words that it is a row, and they would be nobody's fault in particular.
+    if error.diag.source_function == "enlargeStringInfo" or _asks_for_too_much(error):
+        said = error.diag.message_primary
+        return pg.ProgramLimitExceeded(f"a row, or a value in it, takes more than 1 GB as COPY sends it ({said})")
     return error
+
+
+def _asks_for_too_much(error: psycopg.Error) -> bool:
+    """Whether the server wanted more memory for one thing than it ever gives, but not what no row can ask for: that
+    tells of damage."""
+    found = _ALLOC.fullmatch(error.diag.message_primary or "") if error.sqlstate == "XX000" else None
+    return found is not None and int(found[1]) < _NO_ROW
 
 
 def read_statement(query: sql.Composable, binary: bool) -> sql.Composed:

@@ -1,5 +1,8 @@
 """What we write into a database of another encoding than UTF8, such as a journal in LATIN1: our own words have signs
-that it may not hold, and JSON may not say them there by their numbers either."""
+that it may not hold, and JSON may not say them there by their numbers either.
+
+What users have written is none of our words: SQL, keys, and the plans and files that they stand in are `Verbatim` and
+`as_is`, so that the server refuses what it cannot hold."""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ from typing import Any
 
 from psycopg import AsyncConnection, Connection
 from psycopg.abc import Buffer
-from psycopg.types.json import set_json_dumps
+from psycopg.types.json import Jsonb, set_json_dumps
 from psycopg.types.string import StrDumperUnknown
 
-# Of every sign in what we say beyond ASCII, what else says it. Names and values of users have come from a database, so
-# what that holds of them is never another sign.
+# Of every sign in what we say beyond ASCII, what else says it.
 SIGNS = (
     {"…": "...", "→": "->", "–": "-", "ë": "e", "✓": "+", "❌": "x", "⚠": "!"}
     | dict.fromkeys("║╔╗╠╣╟╢╚╝", "|")
@@ -30,6 +32,17 @@ _CODECS = {
 }  # fmt: skip
 
 
+class Verbatim(str):
+    """What users have written: no sign of it becomes another."""
+
+    __slots__ = ()
+
+
+def as_is(value: Any) -> Jsonb:
+    """JSON with what users have written in it."""
+    return Jsonb(value, dumps=partial(json.dumps, ensure_ascii=False))
+
+
 def fit(conn: Connection[Any] | AsyncConnection[Any]) -> None:
     """From here on the session writes nothing of ours that its database cannot hold."""
     encoding = conn.info.parameter_status("server_encoding") or "UTF8"
@@ -38,6 +51,7 @@ def fit(conn: Connection[Any] | AsyncConnection[Any]) -> None:
     said, dumper = _fitting(encoding)
     set_json_dumps(said, conn)
     conn.adapters.register_dumper(str, dumper)
+    conn.adapters.register_dumper(Verbatim, StrDumperUnknown)
 
 
 @cache

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import LiteralString, Self
 
 import psycopg
@@ -79,7 +80,8 @@ class Watch:
         self._unseen: psycopg.Error | None = None  # why it cannot be seen whether anybody waits
         self._who = ""
         self._since: float | None = None  # when the one began to wait who is waiting now
-        self._behind: tuple[int, float] | None = None  # his process, and when he was seen to wait first
+        # His process and since when he waits, by the server's clock; and when he was seen to do so first, by ours.
+        self._behind: tuple[tuple[int, datetime | None], float] | None = None
         self._waits = list[float]()
         self._thread = threading.Thread(target=self._look, name="pgddl-watch", daemon=True)
 
@@ -139,8 +141,8 @@ class Watch:
             self._note(None)
             return
         now = time.monotonic()
-        if self._behind is None or self._behind[0] != row[1]:
-            self._behind = row[1], now
+        if self._behind is None or self._behind[0] != (row[1], row[3]):
+            self._behind = (row[1], row[3]), now
         waited = max(row[0], now - self._behind[1])  # the server's own clock may have been set back meanwhile
         self._note(now - waited)
         if waited >= self._tolerance:

@@ -293,11 +293,12 @@ WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
   AND n.nspname <> 'pgddl' AND n.nspname !~ '^(pg_|pgddl_copy_|information_schema$)'
 
 -- name: waiting_behind
--- Who has waited longest behind this session for a relation (a table, one of its leaves, an index): seconds, process, statement.
+-- Who has waited longest behind this session for a relation (a table, one of its leaves, an index): seconds, process, statement, and
+-- since when by the server's clock.
 -- Nearly always nobody does, and what the others do is not looked at; nor are the server's locks, which are copied to be read, where
 -- no session waits for a relation, as far as we may see that of others (pg_read_all_stats).
 SELECT coalesce(extract(epoch FROM pg_catalog.clock_timestamp() - l.waitstart), 0)::float8, l.pid,
-       (SELECT a.query FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid)
+       (SELECT a.query FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid), l.waitstart
 FROM pg_catalog.pg_locks l
 WHERE EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity(NULL) a
               WHERE a.wait_event_type = 'Lock' AND a.wait_event = 'relation' OR a.query = '<insufficient privilege>')

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg.types.json import Jsonb
-
 from airflow_provider_pgddl.engine.apply.dump_events import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.errors import UsageError, about_whole_pipeline
@@ -30,6 +28,7 @@ from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.progress import Steps
+from airflow_provider_pgddl.engine.server.encodings import Verbatim, as_is
 from airflow_provider_pgddl.engine.sql import queries
 
 
@@ -95,7 +94,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
             queries("journal")["insert_event"],
             [
                 [context.name, run_no, n, s.event.phase, ids.get(s.event.table) if s.event.table else None,
-                 Jsonb(s.event.to_json()), s.statement, s.status, s.note]
+                 as_is(s.event.to_json()), Verbatim(s.statement), s.status, s.note]
                 for n, s in enumerate(steps, first)
             ],
         )  # fmt: skip

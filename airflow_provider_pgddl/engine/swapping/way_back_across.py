@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import preflight
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, fence, slot_log
@@ -51,6 +50,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.server import catalog, credentials, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.encodings import Verbatim, as_is
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.lost_fence import close_behind, held_for, keep_closed
@@ -392,8 +392,8 @@ def _adopt(back: Context) -> None:
                     number,
                     step.event.phase,
                     ids.get(step.event.table) if step.event.table else None,
-                    Jsonb(step.event.to_json()),
-                    step.statement,
+                    as_is(step.event.to_json()),
+                    Verbatim(step.statement),
                     "skipped",
                     step.note or THERE,
                 ]
