@@ -526,16 +526,20 @@ def test_a_subscriber_goes_on_and_sees_no_row_that_the_swap_wrote(
                 do(subscriber, f"DROP SUBSCRIPTION {name}")
 
 
+LONG = "a_schema_whose_name_is_cut_where_something_is_put_before_it"
+
+
 def test_values_that_are_oids_of_a_table_are_told_and_put_right(source_dsn: str, lifecycle: Make) -> None:
     """A regclass is a name to whoever reads it, and the old table's oid in the row."""
     execute(
         source_dsn,
+        f"CREATE SCHEMA {LONG}; CREATE TABLE {LONG}.far (id int PRIMARY KEY);"
         'CREATE SCHEMA "Works"; CREATE TABLE "Works".orders (id int PRIMARY KEY, of regclass);'
         'CREATE TABLE log (id int PRIMARY KEY, "about it" regclass, kind regtype, several regclass[]);'
-        """INSERT INTO "Works".orders VALUES (1, '"Works".orders'), (2, 'log');"""
+        f"""INSERT INTO "Works".orders VALUES (1, '"Works".orders'), (2, 'log'), (3, '{LONG}.far');"""
         """INSERT INTO log VALUES (1, '"Works".orders', '"Works".orders[]', '{log}'), (2, 'log', 'int', NULL)""",
     )
-    move = lifecycle(source_dsn, rewrite={'"Works".orders': {}}, backfill={"workers": 1})
+    move = lifecycle(source_dsn, rewrite={'"Works".orders': {}, f"{LONG}.far": {}}, backfill={"workers": 1})
     findings = stages.check(load_pipeline(move.content), source_dsn, source_dsn)["findings"]
     told = [f for f in findings if f["code"] == "oids"]
     assert [(f["table"], f["what"].split()[1]) for f in told] == [

@@ -236,12 +236,14 @@ def values_by_oid(facts: Facts) -> Iterator[Finding]:
         name, at = facts.source.name(schema, table), facts.source.name(column)
         fix = f"-- between swap and cleanup, where a value begins with pgddl_old_: change it in {name}"
         if not array:
+            renamed = [
+                (facts.source.name(*table) + more, facts.source.name(old_schema(table[0]), table[1]) + more)
+                for table in sorted(facts.names.values())
+                for more in (("", "[]") if type_ == "regtype" else ("",))
+            ]
             fix = "\n".join(
                 f"UPDATE {name} SET {at} = '{_literal(now)}'::{type_} WHERE {at} = '{_literal(old)}'::{type_};"  # noqa: S608 - for a person
-                for now, old in sorted(
-                    (facts.source.name(*table), facts.source.name(old_schema(table[0]), table[1]))
-                    for table in facts.names.values()
-                )
+                for now, old in renamed
             )
             fix += "  -- between swap and cleanup; and so for indexes that are named"
         yield Finding("warning", "oids", "source", written(schema, table), what, fix)

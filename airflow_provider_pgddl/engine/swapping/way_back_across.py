@@ -358,14 +358,14 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
         slot_log.start_slot(back.source, back.target, back.name, failover)
     oids = catalog.oids_of(back.source, tables)
     described = catalog.describe(back.source, oids.values())
-    keyed: dict[int, Name] = {}
+    keyed: dict[int, Name | None] = {}
     for (schema, name), oid in oids.items():
         if oid not in described:
             raise Retry("was dropped just now", table=f"{schema}.{name}", todo="run stage swap again")
         if described[oid].key is None:
             note_keyless(back, described[oid])
             continue
-        keyed[oid] = schema, name
+        keyed[oid] = None  # what the file leaves out is named as on the other server
     capture, captured = TableCapture(back, keyed), list[tuple[Table, str]]()
     try:
         for oid in keyed:
