@@ -119,6 +119,7 @@ NAMES: Mapping[str, str] = {
     "replay.before_acknowledge": "The target has committed a window whose rows are still in the log.",
     "replay.before_source_commit": "Log rows are deleted and the window's number is noted; in place all of the window.",
     "replay.before_fill_commit": "A share of pending keys is taken out and its rows have come.",
+    "replay.before_fold_commit": "What windows have counted is summed up.",
     "slot.before_received_commit": "`capture.rows: wal`: changes are written into the logs, with how far they reach.",
     "slot.before_confirm": "The logs have the changes, and the slot keeps them still.",
     "slot.before_anew": "`capture.on_slot_lost`: the lost slot is dropped, no new one is made.",

@@ -44,7 +44,8 @@ def run(context: Context) -> StageResult:
             stay(context, border, until, done.took)
             hand_over(context)
             unfinished = finish_all(context)
-    context.journal.schema.fold()  # where columns are left out each window has counted its rows
+    with context.fenced("replay.before_fold_commit"):
+        context.journal.schema.fold()  # where columns are left out each window has counted its rows
     last = done.last
     lag = behind(context.source, last.lsn, last.taken_at)
     moved = done.keys or done.rows
