@@ -205,7 +205,7 @@ NAMES: Mapping[str, str] = {
     "cut_over.after_schema_look": "Across: the schema is looked at; the last windows, and the fence, are to come.",
     "way_back.before_unmade_commit": "Across: nothing is captured for a way back that is void; its journal has it.",
     "way_back.before_unborn_commit": "Across: the old server's journal gets the run of the way back, which is void.",
-    "way_back.before_table_commit": "Across: copies are captured for the way back, whose journal does not know them.",
+    "way_back.before_table_commit": "Across: a copy is captured for the way back, whose journal does not know it.",
     "way_back.before_statements_commit": "Across: what the old server has goes into the way back's journal.",
     "way_back.before_indexed_commit": "Across: the way back has its plans; its tables become indexed.",
     "way_back.before_prepared_commit": "Across: the way back is prepared, its stages are not recorded as done.",

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.following import table_capture
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import setup
 from tests.combinations import matrix
 from tests.failpoints import At
@@ -153,3 +156,19 @@ def test_what_a_killed_setup_has_captured_is_let_go_where_nobody_chooses_it_any_
     assert captured(move) == ["t_0", "t_3"]
     assert move.journal(JOURNAL) == [("t_0",), ("t_3",)]
     assert move.on_source("SELECT count(*) FROM pg_class WHERE relname ~ '^log_test_'") == [(2,)]
+
+
+def test_what_nobody_reads_ends_no_cleanup(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """A capture that the journal does not know, with something in its log."""
+    do(source_dsn, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, capture={"ddl": "off"})
+    move.run_all(until="swap")
+    with connect(source_dsn, purpose="test") as source:
+        oid = catalog.oid_of(source, "public", "other")
+        assert oid is not None
+        prepared = change_log.prepare(source, move.name, [oid], 1.0)[oid]
+        change_log.start(source, move.name, prepared, 1.0)
+    do(source_dsn, "INSERT INTO other VALUES (1)")
+    assert captured(move) == ["other", "t"]
+    assert not move.run("cleanup").blocked
+    assert captured(move) == []

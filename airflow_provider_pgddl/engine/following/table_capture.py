@@ -186,8 +186,8 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
     """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often. In place the old
     table goes with it: nobody can write to one that is no longer captured."""
     captured = change_log.captured_roots(context.source, context.name)
-    known = {t.oid: t for t in tables}
-    replaced = known if context.in_place else {}
+    known = {t.oid for t in context.journal.tables.of(context.journal.run)}
+    replaced = {t.oid: t for t in tables} if context.in_place else {}
 
     def drop_replaced(table: TableRow | None) -> None:
         if table is not None:

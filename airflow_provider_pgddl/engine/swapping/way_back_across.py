@@ -40,7 +40,6 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
@@ -366,14 +365,11 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
             note_keyless(back, described[oid])
             continue
         keyed[oid] = None  # what the file leaves out is named as on the other server
-    capture, captured = TableCapture(back, keyed), list[tuple[Table, str]]()
-    try:
-        for oid in keyed:
-            captured.append(capture.of(oid))
-    finally:  # those before one that fails as well: what takes them back knows them by the journal
-        with back.fenced("way_back.before_table_commit"):
-            rows = [(table, log, first_plan(back.pipeline, table)) for table, log in captured]
-            back.journal.tables.add_many(back.journal.run, rows)
+    capture = TableCapture(back, keyed)
+    for oid in keyed:
+        table, log = capture.of(oid)
+        with back.fenced("way_back.before_table_commit"):  # each: what takes them back knows them by the journal
+            back.journal.tables.add(back.journal.run, table, log, first_plan(back.pipeline, table))
     wait_for_older_transactions(back)
 
 
