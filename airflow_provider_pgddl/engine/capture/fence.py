@@ -8,11 +8,14 @@ from collections.abc import Collection
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
+
+FOLLOW = "take the server that {by} has moved to for the source; or `pgddl reset` {by}, which opens this one again"
 
 
 def fence_name(pipeline: str) -> str:
@@ -28,6 +31,24 @@ def unfenced(conn: Session, pipeline: str, tables: Collection[Name]) -> list[Nam
     """Those of these tables, and of their partitions, that it does not stand on."""
     names = [s for s, _ in tables], [n for _, n in tables]
     return conn.execute(_Q["unfenced"], [*names, fence_name(pipeline)]).fetchall()
+
+
+def closed(conn: Session, tables: Collection[Name]) -> list[tuple[Name, str]]:
+    """Those of these tables that refuse writes, whole or in part, each with a pipeline by whose cut-over they do."""
+    names = [s for s, _ in tables], [n for _, n in tables]
+    return [((schema, name), by) for schema, name, by in conn.execute(_Q["closed"], names)]
+
+
+def left_to(conn: Session, pipeline: str, tables: Collection[Name]) -> list[tuple[Name, str]]:
+    """Those of these tables that applications have left by the cut-over of another pipeline: what is read there is old
+    from then on. Not so while the way back of that one lives, by which rows still come."""
+    found = [(name, by) for name, by in closed(conn, tables) if by != pipeline]
+    fed = {by for by in {by for _, by in found} if way_back_that_lives(conn, by) is not None}
+    return [(name, by) for name, by in found if by not in fed]
+
+
+def old_since(pipeline: str) -> str:
+    return f"refuses writes on the source since the cut-over of pipeline {pipeline!r}: the new server has newer rows"
 
 
 def raise_fence(conn: Session, pipeline: str, relation: Name) -> None:

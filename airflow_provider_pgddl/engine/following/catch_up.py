@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, left_to, old_since
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.following import archives
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
@@ -46,14 +47,20 @@ def ready(context: Context) -> list[TableRow]:
     return context.healthy(tables, "indexed")
 
 
-def tell_lost_commits(context: Context, result: StageResult) -> StageResult:
-    """The result blocks what nobody knows to be equal: rows go on, and it takes a verification to say more."""
-    needed = context.row().verify_needed
-    if needed is None:
-        return result
+def tell_doubts(context: Context, result: StageResult) -> StageResult:
+    """The result blocks what nobody knows to be equal: rows go on, and it takes a verification to say more. And what
+    applications have left by another pipeline's cut-over: nothing comes from there any more."""
+    indexed = [t for t in context.tables() if t.state == "indexed"]
     why = {b["table"]: b["reason"] for b in result.blocked}
-    for name in (t.qualified for t in context.tables() if t.state == "indexed" and not t.keyless):
-        why[name] = "; ".join([*([why[name]] if name in why else []), needed, TODO])
+
+    def add(name: str, reason: str) -> None:
+        why[name] = "; ".join([*([why[name]] if name in why else []), reason])
+
+    if needed := context.row().verify_needed:
+        for table in (t for t in indexed if not t.keyless):
+            add(table.qualified, f"{needed}; {TODO}")
+    for (schema, name), by in left_to(context.source, context.name, [(t.schema, t.name) for t in indexed]):
+        add(f"{schema}.{name}", f"{old_since(by)}; {FOLLOW.format(by=by)}")
     return replace(result, blocked=[{"table": name, "reason": reason} for name, reason in why.items()])
 
 

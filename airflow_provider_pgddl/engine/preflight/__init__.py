@@ -106,7 +106,7 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]
     """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     facts = Facts(pipeline, [Side("source", conn)], tables)
     checks = (rewriting.unmovable, rewriting.unkept, rewriting.children, rewriting.published, rewriting.replicated,
-              rewriting.partitions)  # fmt: skip
+              rewriting.partitions, source_tables.closed_by_others)  # fmt: skip
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
@@ -148,8 +148,8 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         in_place = [
             rewriting.alterations, rewriting.narrower, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
-            rewriting.published, rewriting.replicated, rewriting.values_by_oid, new_types.said_of_plain_tables,
-            new_types.broken,
+            rewriting.published, rewriting.replicated, source_tables.closed_by_others, rewriting.values_by_oid,
+            new_types.said_of_plain_tables, new_types.broken,
         ]  # fmt: skip
         return [*_SERVERS, *_TABLES, *in_place, *last]
     created = [

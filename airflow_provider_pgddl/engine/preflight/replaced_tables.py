@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.preflight import rewriting
+from airflow_provider_pgddl.engine.preflight import rewriting, source_tables
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, Side, brought
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.server import catalog
@@ -129,7 +129,9 @@ def _owned(there: Facts) -> Iterator[Finding]:
             yield Finding("error", "rights", "target", relation.written, what, fix)
 
 
-_UNDER_WAY = (rewriting.unmovable, rewriting.unkept, rewriting.replicated, _tied, _owned)
+_UNDER_WAY = (
+    rewriting.unmovable, rewriting.unkept, rewriting.replicated, source_tables.closed_by_others, _tied, _owned
+)  # fmt: skip
 
 
 def _referring(source: Session, there: Facts) -> Iterator[Finding]:

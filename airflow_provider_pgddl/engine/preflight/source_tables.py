@@ -10,8 +10,9 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture.fence import fenced
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed, fenced, left_to, old_since
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import equal
 from airflow_provider_pgddl.engine.pipeline.names import written
@@ -38,11 +39,22 @@ def missing_tables(facts: Facts) -> Iterator[Finding]:
 
 
 def left(facts: Facts) -> Iterator[Finding]:
-    """Where a fence of this pipeline stands, applications are no more: whatever is read there is old."""
+    """Where the fence of a cut-over stands, applications are no more: whatever is read there is old."""
     for name in sorted({*fenced(facts.source.conn, facts.pipeline.pipeline)} & {*facts.tables}):
         what = "refuses writes since a cut-over of this pipeline: its rows here are older than the target's"
         fix = "pgddl reset, which takes the fence down for applications that are to come back to this server"
         yield Finding("error", "left", "source", written(*name), what, fix)
+    for name, by in left_to(facts.source.conn, facts.pipeline.pipeline, facts.tables):
+        yield Finding("error", "left", "source", written(*name), old_since(by), FOLLOW.format(by=by))
+
+
+def closed_by_others(facts: Facts) -> Iterator[Finding]:
+    """A table that takes such a one's place would be open, and what is written to it seen by nobody."""
+    for name, by in closed(facts.source.conn, facts.tables):
+        if facts.pipeline.pipeline not in (by, way_back_that_lives(facts.source.conn, by)):
+            what = f"refuses writes since the cut-over of pipeline {by!r}: rewriting it in place would open it again"
+            fix = f"do so on the server that {by} has moved to; or `pgddl reset` {by}, which opens this one again"
+            yield Finding("error", "left", "source", written(*name), what, fix)
 
 
 def source_rights(facts: Facts) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
@@ -138,11 +138,20 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
 
 def _is_fenced(target: Session, names: Mapping[int, Name]) -> bool:
     """Whether the target is, as the server that a cut-over has left and whose way back this is: our transaction is let
-    through then, and nobody else's."""
-    args = [[s for s, _ in names.values()], [n for _, n in names.values()]]
+    through then, and nobody else's. StageFailed where any other cut-over has left it."""
+    args = [list(names), [s for s, _ in names.values()], [n for _, n in names.values()]]
     with plans_kept(target):
-        row = target.execute(_Q["is_fenced"], args).fetchone()
-    return bool(row and row[0])
+        found = target.execute(_Q["fences"], args).fetchall()
+    for schema, name, pipeline, is_way_back in found:
+        if not is_way_back:
+            raise StageFailed(
+                f"refuses writes on the target since the cut-over of pipeline {pipeline!r}: what is written here never "
+                "gets to the server that applications are on",
+                table=f"{schema}.{name}",
+                todo=f"move to the server that {pipeline} has moved to, by a pipeline of its own; or `pgddl reset` "
+                f"{pipeline}, which opens this one again",
+            )
+    return bool(found)
 
 
 def may_silence(target: Session) -> bool:

@@ -92,6 +92,17 @@ JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid JOIN pg_catalog.pg_namespace pn ON
 WHERE t.tgname = %s AND pn.nspname = 'pgddl' AND p.proname = 'fence'
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 
+-- name: closed
+SELECT DISTINCT k.schema, k.name, pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1) AS pipeline
+FROM ROWS FROM (unnest(%s::name[]), unnest(%s::name[])) k(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
+JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal
+JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
+JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl'
+ORDER BY 1, 2, 3
+
 -- name: note_birth
 -- No window of this run has been acknowledged yet: a journal that knows of fewer than are from here on has lost some.
 -- The position shows what has committed and this transaction itself: its own id is never among those in progress, and what lies

@@ -56,16 +56,20 @@ JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON
 GROUP BY 1, 2
 ORDER BY 1, 2
 
--- name: is_fenced
--- Whether one of these tables, or a part of it, refuses writes since a cut-over.
-SELECT EXISTS (
-    SELECT FROM unnest(%s::name[], %s::name[]) k(schema, name)
-    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
-    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
-    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
-    JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal
-    JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
-    JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl')
+-- name: fences
+-- Cut-overs since which one of these tables, or a part of it, refuses writes; and whether the table's pipeline is the way back of that one.
+SELECT DISTINCT k.schema, k.name, pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1) AS pipeline,
+       coalesce(p.born_of = pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1), false)
+FROM unnest(%s::bigint[], %s::name[], %s::name[]) k(id, schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
+JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal
+JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
+JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl'
+LEFT JOIN pgddl.tables j ON j.id = k.id
+LEFT JOIN pgddl.pipelines p ON p.pipeline = j.pipeline
+ORDER BY 1, 2, 3
 
 -- name: hidden
 -- One of these tables, or of their partitions, that hides rows from us.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pgddl.engine.following.catch_up import catch_up, ready, tell_lost_commits
+from airflow_provider_pgddl.engine.following.catch_up import catch_up, ready, tell_doubts
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.finish import finish_all
@@ -50,7 +50,7 @@ def run(context: Context) -> StageResult:
     lag = behind(context.source, last.lsn, last.taken_at)
     moved = done.keys or done.rows
     state = "done" if moved or not context.journal.stage_runs.done(row.run, "replay") else "nothing_to_do"
-    result = tell_lost_commits(context, context.result(
+    result = tell_doubts(context, context.result(
         state, _tables(context, tables, done), windows=done.windows, keys=done.keys, rows=done.rows,
         pending=last.pending, lag_seconds=round(lag.seconds, 3), lag_bytes=lag.bytes,
     ))  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, left_to, old_since
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
@@ -22,6 +23,8 @@ def refuse_unready(context: Context) -> None:
     that were changed or read again since they were compared are compared once more."""
     refuse_blocked(context)
     tables = context.tables()
+    for name, by in left_to(context.source, context.name, [(t.schema, t.name) for t in tables]):
+        raise PreflightRefused(old_since(by), table=".".join(name), todo=FOLLOW.format(by=by))
     late = [t for t in tables if t.state != "indexed"]
     if late or not tables:
         raise UsageError(
