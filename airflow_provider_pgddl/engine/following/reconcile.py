@@ -132,11 +132,24 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
         group = made[first : first + GROUP]
         with context.fenced("snapshot.before_copies_commit"):
             create_pending(context.target, *(table for table in group if not table.keyless))
-            # One that was changed just now keeps its plan: its first chunk sees that.
+            # One that was changed just now keeps its plan, and one whose changes were not all logged since it was
+            # captured the version of then: the look before its first chunk sees that.
             for state in ("created", "backfilled"):
                 context.journal.tables.set_state(state, [t.id for t in group if _first_state(t) == state])
-            found = [(t, looks[t.id], _first_state(t)) for t in group if t.id in looks]
+            found = [(t, look, _first_state(t)) for t in group if (look := looks.get(t.id)) and _was_logged(t, look)]
             record_first_plans(context.target, context.name, found)
+
+
+def _was_logged(table: TableRow, look: Look) -> bool:
+    """Whether the log has what was written to it since it was captured, by the key that it has now. What is recorded as
+    its state otherwise would be all that later looks compare with (C9)."""
+    if table.keyless:
+        return True
+    key, now = table.plan.key, look.now
+    change = change_of(
+        table.version, table.physical, key.columns, key.types, now, read=(), lost_track=look.lost_track, born_empty=()
+    )
+    return change.what != "capture"
 
 
 def _first_state(table: TableRow) -> str:

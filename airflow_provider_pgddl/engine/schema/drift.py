@@ -14,7 +14,7 @@ def drift(version: dict[str, Any], physical: dict[str, list[Any]], now: Table | 
     `Table.physical`)."""
     if now is None:
         return ["was dropped on the source"]
-    return structure_drift(version, now.version()) or physical_drift(physical, now)
+    return structure_drift(version, now.version()) or physical_drift(physical, now, followed=bool(version["key"]))
 
 
 def structure_drift(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -51,8 +51,9 @@ def structure_drift(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return findings
 
 
-def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
+def physical_drift(recorded: dict[str, list[Any]], now: Table, *, followed: bool) -> list[str]:
     """What a structure does not show: capture switched off for a while (C9), or a rewrite that changed values.
+    `followed`: its changes are, as it has a key; capture that is off is a finding then, whatever is recorded.
 
     A new file alone is VACUUM FULL, CLUSTER or TRUNCATE, none of which changes a row behind the change log's back; a
     new file together with altered columns is ALTER TABLE … TYPE … USING, which may."""
@@ -63,7 +64,7 @@ def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
             findings.append(f"{leaf.schema}.{leaf.name} is not the relation that was captured; {AGAIN}")
             continue
         filenode, attributes, triggers = was
-        if leaf.triggers != triggers:
+        if leaf.triggers != triggers or (followed and leaf.triggers is None):
             findings.append(
                 f"the capture of {leaf.schema}.{leaf.name} was disabled, dropped or altered, "
                 f"so writes may have been missed; {AGAIN}"
