@@ -88,3 +88,25 @@ def test_c09_a_key_that_is_another_one_at_the_first_plan(move: Lifecycle, at: At
     execute(move.source, "UPDATE public.items SET v = 'x' WHERE id = 3; DELETE FROM public.items WHERE id = 5")
     execute(move.source, "INSERT INTO public.items VALUES (800, 5000, 'new')")
     equal_behind(move, by_hand=other)
+
+
+@pytest.mark.parametrize(
+    "gone", ["DROP TABLE public.items_high", "ALTER TABLE public.items DETACH PARTITION public.items_high"]
+)
+def test_c09_a_partition_that_goes_where_ddl_is_not_followed(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, gone: str
+) -> None:
+    """Its rows go without a row trigger, and the copy would keep them for ever."""
+    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
+    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
+    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
+    move.run_all(until="replay")
+    execute(source_dsn, gone)
+    execute(source_dsn, "UPDATE public.items SET v = 'x' WHERE id = 3")
+    for _ in range(2):
+        (blocked,) = move.run("replay").blocked
+        assert "public.items_high" in blocked["reason"]
+    ((fix,),) = move.journal("SELECT findings -> 0 -> 'fix' ->> 0 FROM pgddl.schema_status")
+    execute(target_dsn, fix)
+    move.run_all(after="schema_sync", until="verify")
+    assert rows(source_dsn) == rows(target_dsn)

@@ -25,7 +25,6 @@ from airflow_provider_pgddl.engine.following.attached_partitions import (
 )
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
-from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
 from airflow_provider_pgddl.engine.following.new_plan import (
     Look,
     read_again,
@@ -53,6 +52,7 @@ from airflow_provider_pgddl.engine.following.schema_comparison import (
     removed_columns,
 )
 from airflow_provider_pgddl.engine.following.table_capture import TableCapture, release_leaf, stop_capture_of
+from airflow_provider_pgddl.engine.following.uneven_partitions import uneven_partitions
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -272,8 +272,9 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         return recorded(look.evaluated, stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
     if look.verdict.mismatches:
         return recorded(look.evaluated)
-    if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
-        return recorded(look.evaluated, *missing)
+    plans = look.fresh.plan, table.plan
+    if table.state != "captured" and (uneven := uneven_partitions(context.pipeline, context.target, look.now, *plans)):
+        return recorded(look.evaluated, *uneven)
     if has_other_key(table.plan, look.fresh.plan):
         return recorded(look.evaluated, stopped(OTHER_KEY, "data_loss_risk"))
     if not _tells_rows_there(context, look.fresh.plan):

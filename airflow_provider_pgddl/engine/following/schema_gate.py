@@ -12,7 +12,6 @@ import psycopg
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
-from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
 from airflow_provider_pgddl.engine.following.schema_comparison import (
     COPY_LEFT,
     KEYLESS,
@@ -21,6 +20,7 @@ from airflow_provider_pgddl.engine.following.schema_comparison import (
     evaluate,
     recorded,
 )
+from airflow_provider_pgddl.engine.following.uneven_partitions import uneven_partitions
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -164,7 +164,7 @@ def evaluate_and_record(
             at_swap = pipeline.tables.keyless == "copy_at_swap"
             more.append(stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
         if there is not None and table.state != "captured":
-            more += missing_partitions(journal.conn, there, table.plan)
+            more += uneven_partitions(pipeline, journal.conn, there, table.plan, table.plan)
         verdict = recorded(found[name], *more)
         if verdict[0] == "mismatch":
             # What came after it was stopped may be captured DDL that no stage has read yet: no gate stops it for that.
