@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tests.integration.attempts import Attempt, admitted, rewritten
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory, admitted, differing, rewritten
+from tests.integration.mallory import Mallory, differing
 from tests.integration.mallory_kinds import KINDS, Kind
 
 Make = Callable[..., Lifecycle]

@@ -13,9 +13,10 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
+from tests.integration.attempts import Attempt, gained_where_trusted
 from tests.integration.foreign_code import ACROSS, arrived, begun, migration
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory, differing, gained_where_trusted
+from tests.integration.mallory import Mallory, differing
 from tests.integration.mallory_kinds import BY_NAME, HERS_ALONE
 
 Make = Callable[..., Lifecycle]

@@ -17,9 +17,10 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.failpoints import At, once
+from tests.integration.attempts import Attempt, rewritten
 from tests.integration.foreign_code import begun, migration
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory, rewritten
+from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import BY_NAME, PLAIN, Kind
 from tests.integration.sessions import do
 

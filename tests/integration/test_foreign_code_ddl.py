@@ -18,9 +18,10 @@ from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
+from tests.integration.attempts import Attempt
 from tests.integration.foreign_code import migration, rewrite
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory
+from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import BY_NAME, KINDS, PLAIN, Kind
 
 Make = Callable[..., Lifecycle]

@@ -11,9 +11,10 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.integration.attempts import refused_by_preflight
 from tests.integration.foreign_code import migration, rewrite
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Mallory, refused_by_preflight
+from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import Kind
 
 Make = Callable[..., Lifecycle]

@@ -22,8 +22,9 @@ from airflow_provider_pgddl.engine.preflight import rewriting
 from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session, _pinning
 from airflow_provider_pgddl.engine.swapping import follow_ups
+from tests.integration.attempts import Attempt, rewritten
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory, rewritten
+from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import BY_NAME
 
 Make = Callable[..., Lifecycle]

@@ -17,9 +17,11 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.integration.attempts import Attempt, admitted, gained_where_trusted
 from tests.integration.foreign_code import rewrite
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import LEAVINGS, Attempt, Mallory, admitted, differing, gained_where_trusted
+from tests.integration.mallory import Mallory, differing
+from tests.integration.mallory_code import LEAVINGS
 from tests.integration.mallory_kinds import BY_NAME, HERS_ALONE, KINDS, Kind
 from tests.integration.sessions import do
 

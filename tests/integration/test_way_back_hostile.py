@@ -11,9 +11,10 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.combinations import matrix
+from tests.integration.attempts import Attempt
 from tests.integration.foreign_code import ACROSS, arrived, begun
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import Attempt, Mallory
+from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import BY_NAME
 
 Make = Callable[..., Lifecycle]
