@@ -1,7 +1,11 @@
-"""A target that captured DDL is applied to, and one run that holds the pipeline."""
+"""A target that captured DDL is applied to, one run that holds the pipeline, and one that is killed."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rights.trust import powers
 from airflow_provider_pgddl.engine.server.connect import Session, connect
-from tests.integration.sessions import do, one
+from tests.integration.sessions import do, one, wait_for
 
 OWNER = "pgddl_apply_owner"
 WEAK = "pgddl_apply_weak"
@@ -114,3 +118,59 @@ def opened(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
                 conn.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
     with ExitStack() as stack:
         yield Target(dsn, make, stack)
+
+
+SETTINGS = ("role", "search_path", "TimeZone", "DateStyle", "lock_timeout", "default_tablespace")
+
+
+def settings(conn: Session) -> list[str]:
+    return [conn.execute("SELECT current_setting(%s)", [name]).fetchone()[0] for name in SETTINGS]
+
+
+# What refuses a transaction.
+BUILD = "CREATE INDEX CONCURRENTLY made ON public.t (id)"
+VALID = "SELECT (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('public.made'))"
+
+
+def concurrent(target: Target, statement: str, **event: Any) -> int:
+    return target.record(statement, tag="CREATE INDEX", concurrently=True, kind="index", **event)
+
+
+KILLED = """
+import sys
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+dsn, event = sys.argv[1], int(sys.argv[2])
+with Lease(dsn, "shop", "replay", None) as lease:
+    lease.take()
+    session = lambda: connect(dsn, purpose="stage", pipeline="shop", token=lease.token)
+    conn = session()
+    pipeline = load_pipeline({
+        "pipeline": "shop", "source": {"conn_id": "elsewhere"}, "target": {"dsn": "${PGDDL_TEST_DSN}"},
+        "tables": {"include": ["public.*"]},
+    })
+    journal = DdlJournal(conn, "shop", 1)
+    apply_captured(
+        conn, session, pipeline, journal, lease.fence, journal.row(event), trusted_on_source=lambda _: True,
+        powers_on_source=lambda _: (),
+    )
+"""
+
+
+def killed_while(target: Target, event: int, condition: Callable[[], object]) -> None:
+    """A run in a process of its own, ended with kill -9 once this is so; its sessions end as ours notice it."""
+    target.lease.close()
+    with subprocess.Popen([sys.executable, "-c", KILLED, target.dsn, str(event)], env=dict(os.environ)) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or condition())
+            assert process.poll() is None
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(30)
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgddl:shop:%stage'"
+    wait_for(lambda: one(target.dsn, f"{ours} AND pid <> {target.conn.info.backend_pid}") == 0)
