@@ -18,23 +18,18 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture.pgoutput import (
     Begin,
-    Commit,
-    Item,
-    LogicalMessage,
     RelationMessage,
-    Truncate,
-    Unchanged,
     decode,
     parse_lsn,
 )
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, SlotLost, StageFailed, Unreachable
-from airflow_provider_pgddl.engine.server.connect import Session, connect, connect_replication
+from airflow_provider_pgddl.engine.errors import Retry
 from tests.combinations import matrix
-from tests.conftest import Database, database_name
+from tests.conftest import Database
 from tests.integration.lifecycle import wait_until
-from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.sessions import Underway, do, in_transaction, one
+from tests.integration.streams import capture, is_active, one_of, read, rows, session_of, slot_name, stream_of
 
 TABLES = ("one", "two", "three")
 WRITERS = 8
@@ -45,52 +40,10 @@ def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, databas
     return database(pg16 if request.param == 16 else pg18)
 
 
-def slot_name(dsn: str) -> str:
-    return f"pgddl_{database_name(dsn)}"
-
-
-def capture(dsn: str, *statements: str, publish: str = "ALL TABLES") -> None:
-    """After the statements, a publication and a slot."""
-    name = slot_name(dsn)
-    do(dsn, *statements, f"CREATE PUBLICATION {name} FOR {publish}")
-    do(dsn, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
-
-
-def stream_of(dsn: str) -> SlotStream:
-    return SlotStream(dsn, slot_name(dsn), slot_name(dsn), pipeline="test", token=7)
-
-
-@contextmanager
-def session_of(dsn: str) -> Iterator[Session]:
-    with connect(dsn, purpose="test") as session:
-        yield session
-
-
-def read(stream: SlotStream, dsn: str) -> list[Item]:
-    """All that has committed so far, without what only frames it."""
-    with session_of(dsn) as session:
-        items = decode(stream.messages(marker(session)))
-        return [
-            item
-            for item in items
-            if not isinstance(item, (Begin, Commit, RelationMessage))
-            and not (isinstance(item, LogicalMessage) and item.prefix == "pgddl.marker")
-        ]
-
-
-def rows(items: list[Item]) -> list[tuple[Any, ...]]:
-    """(operation, old row, new row)"""
-    return [(item[0], item[2], item[3]) for item in items if isinstance(item, tuple)]
-
-
 def confirmed(dsn: str) -> int:
     return parse_lsn(
         one(dsn, "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", slot_name(dsn))
     )
-
-
-def is_active(dsn: str) -> bool:
-    return bool(one(dsn, "SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot_name(dsn)))
 
 
 # Windows
@@ -181,12 +134,6 @@ class Replay:
                 sql.SQL("SELECT id, v FROM {}").format(sql.Identifier("public", table))
             ).fetchall()
         }
-
-
-def one_of(session: Session, query: str) -> Any:
-    row = session.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]
 
 
 @contextmanager
@@ -381,238 +328,3 @@ def test_a_large_transaction_is_read_as_it_comes(source: str) -> None:
             assert tracemalloc.get_traced_memory()[1] < 1_000_000
         finally:
             tracemalloc.stop()
-
-
-# What there is in a slot
-
-
-def test_messages_come_between_the_rows_of_their_transaction(source: str) -> None:
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
-    with psycopg.connect(source) as conn:
-        conn.execute("INSERT INTO t VALUES (1)")
-        conn.execute(
-            "SELECT pg_logical_emit_message(true, 'pgddl', 'é'), pg_logical_emit_message(false, 'pgddl', 'no')"
-        )
-        conn.execute("INSERT INTO t VALUES (2)")
-    do(source, "SELECT pg_logical_emit_message(false, 'pgddl', 'no')")
-    with stream_of(source) as stream:
-        first, message, second = read(stream, source)
-    assert isinstance(message, LogicalMessage)
-    assert (message.prefix, message.content) == ("pgddl", "é".encode())
-    assert rows([first, second]) == [("I", None, (b"1",)), ("I", None, (b"2",))]
-
-
-@pytest.mark.parametrize(
-    ("identity", "expected"),
-    [
-        (
-            "DEFAULT",
-            [
-                ("U", None, (b"1", b"a", b"v", Unchanged.TOAST)),
-                ("U", (b"1", None, None, None), (b"2", b"a", b"v", Unchanged.TOAST)),
-                ("D", (b"2", None, None, None), None),
-            ],
-        ),
-        (
-            "USING INDEX by_code",
-            [
-                ("U", None, (b"1", b"a", b"v", Unchanged.TOAST)),
-                ("U", None, (b"2", b"a", b"v", Unchanged.TOAST)),
-                ("D", (None, b"a", None, None), None),
-            ],
-        ),
-        (
-            "FULL",
-            [
-                ("U", (b"1", b"a", None, b"big"), (b"1", b"a", b"v", Unchanged.TOAST)),
-                ("U", (b"1", b"a", b"v", b"big"), (b"2", b"a", b"v", Unchanged.TOAST)),
-                ("D", (b"2", b"a", b"v", b"big"), None),
-            ],
-        ),
-    ],
-)
-def test_what_is_known_of_the_old_row_is_its_replica_identity(
-    source: str, identity: str, expected: list[tuple[Any, ...]]
-) -> None:
-    capture(
-        source,
-        "CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL, v text, big text)",
-        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
-        "CREATE UNIQUE INDEX by_code ON t (code)",
-        f"ALTER TABLE t REPLICA IDENTITY {identity}",
-        "INSERT INTO t VALUES (1, 'a', NULL, repeat('big', 4000))",
-    )
-    do(source, "UPDATE t SET v = 'v'", "UPDATE t SET id = 2", "DELETE FROM t")
-    with stream_of(source) as stream:
-        found = rows(read(stream, source))
-
-    def shortened(row: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        return row and tuple(b"big" if value == b"big" * 4000 else value for value in row)
-
-    assert [(op, shortened(old), shortened(new)) for op, old, new in found] == expected
-
-
-def test_without_a_replica_identity_only_new_rows_can_come(source: str) -> None:
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING")
-    do(source, "INSERT INTO t VALUES (1)")
-    for refused in ("UPDATE t SET id = 2", "DELETE FROM t"):  # so such a table must not be published (C19)
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
-            do(source, refused)
-    with stream_of(source) as stream, session_of(source) as session:
-        items = list(decode(stream.messages(marker(session))))
-    assert [item.replica_identity for item in items if isinstance(item, RelationMessage)] == ["n"]
-    assert rows(items) == [("I", None, (b"1",))]
-
-
-def test_a_key_that_is_out_of_line_comes_with_the_old_row(source: str) -> None:
-    capture(
-        source,
-        "CREATE TABLE t (id text PRIMARY KEY, v text)",
-        "ALTER TABLE t ALTER id SET STORAGE EXTERNAL",
-        "INSERT INTO t VALUES (repeat('k', 2500), 'a')",
-    )
-    do(source, "UPDATE t SET v = 'b'")
-    with stream_of(source) as stream:
-        assert rows(read(stream, source)) == [("U", (b"k" * 2500, None), (Unchanged.TOAST, b"b"))]
-
-
-def test_only_the_columns_of_the_publications_list_come(source: str) -> None:
-    table = "CREATE TABLE t (a text, id int, b text, part int, PRIMARY KEY (part, id))"
-    capture(source, table, publish="TABLE t (id, part)")
-    do(source, "INSERT INTO t VALUES ('a', 1, 'b', 2)", "UPDATE t SET a = 'x', part = 3", "UPDATE t SET a = 'y'")
-    do(source, "DELETE FROM t")
-    with stream_of(source) as stream, session_of(source) as session:
-        items = list(decode(stream.messages(marker(session))))
-    (relation,) = [item for item in items if isinstance(item, RelationMessage)]
-    assert [(c.name, c.in_identity) for c in relation.columns] == [("id", True), ("part", True)]
-    assert rows(items) == [
-        ("I", None, (b"1", b"2")),
-        ("U", (b"1", b"2"), (b"1", b"3")),
-        ("U", None, (b"1", b"3")),
-        ("D", (b"1", b"3"), None),
-    ]
-
-
-def test_a_table_that_is_changed_is_described_again(source: str) -> None:
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
-    do(source, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "ALTER TABLE t RENAME id TO key")
-    do(source, "ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (3)")
-    with stream_of(source) as stream, session_of(source) as session:
-        items = list(decode(stream.messages(marker(session))))
-    described = [(item.name, item.columns[0].name) for item in items if isinstance(item, RelationMessage)]
-    assert described == [("t", "id"), ("u", "key")]
-
-
-def test_one_truncate_of_two_tables(source: str) -> None:
-    capture(
-        source,
-        "CREATE TABLE a (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
-        "CREATE TABLE b (id int PRIMARY KEY REFERENCES a)",
-        "CREATE TABLE c (id int PRIMARY KEY)",
-    )
-    do(source, "TRUNCATE a RESTART IDENTITY CASCADE", "TRUNCATE c, b")
-    oids = [one(source, "SELECT %s::regclass::oid::bigint", name) for name in "abc"]
-    with stream_of(source) as stream:
-        found = read(stream, source)
-    assert found == [
-        Truncate((oids[0], oids[1]), cascade=True, restart_identity=True),
-        Truncate((oids[2], oids[1]), cascade=False, restart_identity=False),
-    ]
-
-
-def test_values_are_printed_as_by_every_session_of_ours(source: str) -> None:
-    name = database_name(source)
-    odd = {"DateStyle": "German", "TimeZone": "Asia/Tokyo", "bytea_output": "escape", "client_encoding": "LATIN1",
-           "IntervalStyle": "sql_standard", "extra_float_digits": "-3"}  # fmt: skip
-    capture(
-        source,
-        "CREATE TABLE t (at timestamptz, b bytea, c text, i interval, f float8, PRIMARY KEY (at, b, c, i, f))",
-        *(f"ALTER DATABASE {name} SET {key} = '{value}'" for key, value in odd.items()),
-    )
-    with psycopg.connect(source, client_encoding="UTF8") as conn:
-        conn.execute(r"INSERT INTO t VALUES ('2024-02-01 00:00Z', '\x00ff', 'é', '1 day 2 hours', 0.1::float4)")
-    with stream_of(source) as stream, session_of(source) as session:
-        ((_, _, row),) = rows(read(stream, source))
-        texts = session.execute("SELECT at::text, b::text, c, i::text, f::text FROM public.t").fetchone()
-    assert tuple(value.decode() for value in row) == texts
-    assert row[2] == "é".encode()
-
-
-# What can be wrong
-
-
-def test_a_slot_in_use_says_by_whom_and_is_worth_a_retry(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_pgddl.engine.capture.slot_stream.RELEASE_WAIT", 0.1)
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
-    with stream_of(source):
-        pid = one(source, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", slot_name(source))
-        with pytest.raises(Retry, match=f"active for PID {pid}"), stream_of(source):
-            pass
-
-
-def test_a_slot_that_is_gone_or_somebody_elses_is_final(source: str) -> None:
-    with pytest.raises(SlotLost, match="was dropped") as gone, stream_of(source):
-        pass
-    assert gone.value.todo and not gone.value.retryable
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
-    do(source, f"SELECT pg_drop_replication_slot('{slot_name(source)}')")
-    do(source, f"SELECT pg_create_physical_replication_slot('{slot_name(source)}')")
-    with pytest.raises(StageFailed, match="somebody else's"), stream_of(source):
-        pass
-    do(source, f"SELECT pg_drop_replication_slot('{slot_name(source)}')")
-
-
-def test_a_publication_that_was_gone_while_rows_changed_is_final(source: str) -> None:
-    capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
-    name = slot_name(source)
-    do(source, f"DROP PUBLICATION {name}", "INSERT INTO t VALUES (1)", f"CREATE PUBLICATION {name} FOR ALL TABLES")
-    with pytest.raises(SlotLost, match=f"publication '{name}' was dropped"), stream_of(source) as stream:
-        read(stream, source)
-
-
-def test_a_role_that_may_not_replicate_is_told_what_it_lacks(source: str, pg16: Cluster, pg18: Cluster) -> None:
-    cluster = pg16 if f"port={pg16.port}" in source else pg18
-    do(source, "DROP ROLE IF EXISTS plain_reader", f"CREATE ROLE plain_reader LOGIN PASSWORD '{cluster.password}'")
-    try:
-        with pytest.raises(PgddlError, match="refuses") as error:
-            connect_replication(cluster.conninfo(database_name(source), user="plain_reader"), purpose="test")
-        assert not error.value.retryable and "REPLICATION" in str(error.value.todo)
-        assert cluster.password not in str(error.value)
-    finally:
-        do(source, "DROP ROLE plain_reader")
-
-
-def test_a_slot_that_has_lost_its_wal_is_told_from_one_that_was_dropped() -> None:
-    with Cluster(16, settings={"max_slot_wal_keep_size": "1MB", "wal_keep_size": "0"}) as cluster:
-        dsn = cluster.conninfo()
-        capture(dsn, "CREATE TABLE t (id int PRIMARY KEY)")
-        for _ in range(3):
-            do(dsn, "INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t", "SELECT pg_switch_wal()")
-        do(dsn, "CHECKPOINT")
-        assert one(dsn, "SELECT wal_status FROM pg_replication_slots") == "lost"
-        with pytest.raises(SlotLost, match="has lost WAL that it needs") as error, stream_of(dsn):
-            pass
-        assert error.value.todo
-
-
-def test_a_server_that_shuts_down_does_not_wait_for_us_and_the_next_one_goes_on() -> None:
-    with Cluster(18) as cluster:
-        dsn = cluster.conninfo()
-        capture(dsn, "CREATE TABLE t (id int PRIMARY KEY)")
-        do(dsn, "INSERT INTO t VALUES (1)")
-
-        def read_on() -> None:
-            with stream_of(dsn) as stream:
-                for _ in stream.messages(2**63):
-                    pass
-
-        with Underway(read_on) as reader:
-            wait_for(lambda: is_active(dsn), reader)
-            cluster.stop("fast")
-            reader.fails(Retry)
-        cluster.start()
-        with stream_of(dsn) as stream:
-            assert rows(read(stream, dsn)) == [("I", None, (b"1",))]
-        cluster.stop("immediate")
-        with pytest.raises(Unreachable), stream_of(dsn):
-            pass
