@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +18,18 @@ from tests.conftest import FAILED, Database, database_name
 from tests.integration import calls
 from tests.integration.mallory import Mallory
 from tests.integration.servers import pgbouncer
+from tests.integration.sessions import do
+from tests.integration.shells import SchemaShell
+from tests.integration.stories import (
+    OFF,
+    OTHERS,
+    SMALL,
+    Application,
+    MadeStory,
+    Make,
+    Story,
+    writes,
+)
 
 __all__ = ["pgbouncer"]  # a fixture
 
@@ -60,3 +74,35 @@ def weak_target(pg18: Cluster, database: Database) -> Iterator[str]:
         admin.execute(sql.SQL("ALTER DATABASE {} OWNER TO postgres").format(sql.Identifier(database_name(dsn))))
         admin.execute(sql.SQL("DROP OWNED BY {}").format(name))
         admin.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+@pytest.fixture
+def story(
+    lifecycle: Make, source_dsn: str, target_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[MadeStory]:
+    """``story({"users": "name text"}, until="replay")``: these tables, each with id and phase, and rows in them."""
+    applications = []
+
+    def make(
+        tables: Mapping[str, str], *, before: str = "", until: str = "replay", unfollowed: str = "capture_off",
+        values: Mapping[str, str] | None = None, **sections: Any,
+    ) -> Story:  # fmt: skip
+        do(source_dsn, *([before] if before else []))
+        for table, own in {**tables, "others": ""}.items():
+            do(
+                source_dsn,
+                f"CREATE TABLE {table} (id integer PRIMARY KEY, phase text{', ' * bool(own)}{own})",
+                f"INSERT INTO {table} (id, phase) SELECT n, 'before' FROM generate_series(1, 300) n",
+            )
+        sections = {**SMALL, **(OFF if unfollowed == "capture_off" else {}), **sections}
+        move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **sections)
+        statements = [s for table in tables for s in writes(table, (values or {}).get(table, ""))]
+        application = Application(source_dsn, *OTHERS, *statements)
+        applications.append(application)
+        application.__enter__()
+        move.run_all(until=until)
+        return Story(move, SchemaShell(move, tmp_path / "shop.yaml", capsys), application)
+
+    yield make
+    for application in applications:
+        application.stop()

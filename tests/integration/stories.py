@@ -29,6 +29,13 @@ Make = Callable[..., Lifecycle]
 OFF: dict[str, Any] = {"capture": {"ddl": "off"}}
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 1}}
 LEFT_OUT = "SET pgddl.skip = on; "
+# How the source's DDL comes to be followed by nobody: it is not captured at all, or this statement was left out.
+UNFOLLOWED = pytest.mark.parametrize("unfollowed", ["capture_off", "statement_left_out"])
+
+# What some differences are called.
+ADDED = "Source has new column 'phone_number' not in target"
+REQUIRED = "Target has new column 'created_by_system' (NOT NULL, no DEFAULT)"
+LOSSY = "Type mismatch on public.products.price: numeric(10,2) on the source, integer on the target"
 
 
 # --- an application -------------------------------------------------------------------------------------------------
