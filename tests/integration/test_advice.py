@@ -270,7 +270,7 @@ BY_A_PERSON = {
     "not_built_yet": "the file asks for less",
     "partitioned": "the table is left out",
     "order_by": "the file names other columns",
-    "way_back": "the file has another way back, or none, or other casts: test_way_back",
+    "way_back": "the file has another way back, or none, or other casts: test_way_back_prepared",
     "expression": "the file has another condition or value: test_where, test_transform",
 }
 WARNINGS = {

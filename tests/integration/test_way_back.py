@@ -1,75 +1,23 @@
-"""The way back of a cut-over: the old server stays current, and applications can go to and fro."""
+"""The way back of a cut-over: the old server stays current behind its fence, and applications can go to and fro."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands.ddl import record_decision
-from airflow_provider_pgddl.engine.commands.way_back import way_back_file
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.swapping import way_back_across
 from tests.combinations import matrix
 from tests.failpoints import At, once
-from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.lifecycle import execute, left_behind
 from tests.integration.sessions import do
-from tests.integration.ways_back import EVERYTHING, SHOP, WORK, Lifecycles, Ways, refused
-
-
-def checked(move: Lifecycle) -> list[str]:
-    """What `pgddl check` says is in the way."""
-    found = stages.check(load_pipeline(move.content), move.source, move.target)["findings"]
-    return [f"{f['table']}: {f['what']}" for f in found if f["severity"] == "error"]
-
-
-def test_a_cast_that_loses_something_has_no_way_back(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
-    """One that the file names, before setup; one that somebody has made on the target, before the fence."""
-    execute(source_dsn, SHOP)
-    named = {"allow_type_cast": {"shop.purchase.note": "character varying(40)"}, "force": True}
-    ways = Ways(lifecycle, source_dsn, target_dsn, schema=named, capture={"ddl": "off"})
-    there, why = ways.there, "so what comes back need not be what was there"
-    assert why in str(there.refused("setup", PreflightRefused))
-    (said,) = checked(there)
-    assert why in said and said.startswith("shop.purchase: ")
-    assert left_behind(ways.old) == left_behind(ways.new) == []
-    there.content["schema"] = {"allow_type_cast": {"shop.purchase.id": "bigint"}, "force": True}
-    assert checked(there) == []
-    there.content["schema"] = {"type_mismatches": "cast_always", "force": True}
-    there.run_all(until="schema_sync")
-    execute(ways.new, "ALTER TABLE shop.purchase ALTER COLUMN note TYPE varchar(40)")
-    there.run_all(after="schema_sync", until="replay")
-    there.run("verify")
-    assert checked(there) == [said]
-    assert why in str(there.refused("swap", PreflightRefused))
-    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
-
-
-def test_what_would_fire_for_rows_that_come_back_is_refused_before_setup(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
-) -> None:
-    execute(source_dsn, SHOP + "ALTER TABLE shop.purchase ENABLE ALWAYS TRIGGER noted")
-    ways = Ways(lifecycle, source_dsn, target_dsn)
-    assert "noted" in str(ways.there.refused("setup", PreflightRefused))
-    found = stages.check(load_pipeline(ways.there.content), ways.old, ways.new)["findings"]
-    ((what, fix),) = [(f["what"], f["fix"]) for f in found if f["severity"] == "error"]
-    assert "trigger noted" in what
-    execute(ways.old, fix)
-    ways.there.run("setup")
-    execute(ways.old, "ALTER TABLE shop.purchase ENABLE REPLICA TRIGGER noted")
-    ways.there.run_all(after="setup", until="verify")
-    assert "noted" in checked(ways.there)[0]
-    assert "noted" in str(ways.there.refused("swap", PreflightRefused))
-    execute(ways.old, fix)
-    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
-    assert not ways.there.run("swap").blocked
+from tests.integration.ways_back import SHOP, WORK, Lifecycles, Ways, refused
 
 
 @pytest.fixture
@@ -199,96 +147,6 @@ def test_to_and_fro_and_there_again(lifecycle: Lifecycles, servers: tuple[str, s
     assert set(left_behind(old)) == {"schema pgddl"} | fenced and len(fenced) == 9
 
 
-def test_what_a_swap_prepared_goes_where_it_fails(ways: Ways) -> None:
-    ways.there.run_all(until="verify")
-    before = left_behind(ways.new), left_behind(ways.old)
-    execute(ways.new, "CREATE TRIGGER noted BEFORE INSERT ON shop.purchase FOR EACH ROW EXECUTE FUNCTION shop.noted()")
-    assert "noted" in str(ways.there.refused("swap"))
-    assert (left_behind(ways.new), left_behind(ways.old)) == before
-    assert ways.there.on_source("SELECT count(*) FROM pgddl.pipelines") == [(0,)]
-    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('the source is open again')")
-    execute(ways.new, "DROP TRIGGER noted ON shop.purchase")
-    assert not ways.there.run("swap").blocked
-    ways.alike()
-    execute(ways.new, WORK.format("there", 2))
-    assert not ways.back.run("replay").blocked
-    ways.equal()
-
-
-def test_it_is_void_until_the_cut_over(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The swap dies with everything prepared; what it leaves does nothing, and the next swap makes it anew."""
-    ways.there.run_all(until="verify")
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
-        patched.setattr(way_back_across.WayBackAcross, "note_birth", die)
-        ways.there.run("swap")
-    for stage in ("replay", "setup", "cleanup"):
-        assert "has not cut over" in str(ways.back.refused(stage, UsageError))
-    assert ways.back.on_source("SELECT born_run FROM pgddl.captures") == [(None,)]
-    execute(ways.old, WORK.format("late", 3))
-    assert not ways.there.run("swap").blocked
-    ways.alike()
-    execute(ways.new, WORK.format("there", 2))
-    assert not ways.back.run("replay").blocked
-    ways.equal()
-
-
-def test_what_was_prepared_by_another_name_or_is_not_asked_for_any_more_is_no_way_back(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = ways.there
-    there.run_all(until="verify")
-    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
-        patched.setattr(way_back_across.WayBackAcross, "is_ready", lambda _: 1 / 0)
-        there.run("swap")
-    given_up = {"swap": {"fence": "read_only"}}
-    assert not there.run("swap", **given_up).blocked
-    assert there.run("cleanup", **given_up).state == "done"
-
-
-def test_a_reset_takes_away_what_was_prepared_and_nothing_that_lives(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there, back = ways.there, ways.back
-    there.run_all(until="verify")
-    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
-        patched.setattr(way_back_across.WayBackAcross, "is_ready", lambda _: 1 / 0)
-        there.run("swap")
-    assert there.on_source("SELECT pipeline, unborn IS NULL FROM pgddl.pipelines") == [("shop_back", False)]
-    stages.reset(load_pipeline(back.content), back.source, back.target)
-    assert there.on_source("SELECT count(*) FROM pgddl.pipelines") == [(0,)]
-    assert not there.run("swap").blocked
-    rows = there.journal("SELECT count(*) FROM shop.purchase")
-    forgotten = {"swap": {"fence": "read_only"}}  # the file does not know of it any more
-    for content in (there.content, {**there.content, **forgotten}, back.content):
-        with pytest.raises(UsageError, match="way back"):
-            one = back if content is back.content else there
-            stages.reset(load_pipeline(content), one.source, one.target)
-    assert there.run("cleanup", **forgotten).blocked
-    assert there.on_source("SELECT count(*) FROM shop.purchase") == rows
-    back.run("cleanup")
-    stages.reset(load_pipeline(there.content), there.source, there.target)
-    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('the fence is down')")
-
-
-def test_capture_of_the_old_server_ends_before_anything_comes_back(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
-    ways.there.run_all(until="verify")
-    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(way_back_across, "stop_capture", lambda *_: 1 / 0)
-        ways.there.run("swap")
-    execute(ways.new, WORK.format("there", 2))
-    assert "has not ended its capture" in str(ways.back.refused("replay"))
-    assert not ways.there.run("swap").blocked
-    assert not ways.back.run("replay").blocked
-    ways.equal()
-
-
 def test_only_our_transactions_pass_the_fence(ways: Ways) -> None:
     ways.there.run_all(until="swap")
     execute(
@@ -338,55 +196,6 @@ def test_a_write_past_the_fence_is_found_by_its_row(ways: Ways) -> None:
     ways.back.run("verify", mend=True)
     assert not ways.back.run("replay").blocked
     ways.equal()
-
-
-DIFFERENT = """
-ALTER TABLE shop.purchase ALTER COLUMN id TYPE bigint;
-ALTER TABLE shop.part ADD COLUMN only_new text DEFAULT 'new';
-"""
-
-
-def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
-    execute(source_dsn, SHOP + "ALTER TABLE shop.customer ADD COLUMN secret text")
-    execute(source_dsn, "UPDATE shop.customer SET secret = 's' || id; CREATE TABLE shop.diary (id int PRIMARY KEY)")
-    execute(source_dsn, "INSERT INTO shop.diary VALUES (1)")
-    ways = Ways(
-        lifecycle,
-        source_dsn,
-        target_dsn,
-        tables={
-            "include": ["shop.*"],
-            "skip_columns": {"shop.customer": ["secret"]},
-            "schema_only": ["shop.diary"],
-        },
-        schema={"type_mismatches": "cast_if_safe"},
-        capture={"ddl": "off"},
-    )
-    there, back, old, new = ways.there, ways.back, ways.old, ways.new
-    there.run_all(until="schema_sync")
-    execute(new, DIFFERENT)
-    there.run_all(after="schema_sync", until="swap")
-    assert there.on_source("SELECT state FROM pgddl.tables") == [("indexed",)] * 3
-    back.content = way_back_file(load_pipeline(there.content), old, new)
-    secrets = "SELECT id, secret FROM shop.customer WHERE id <= 300 ORDER BY id"
-    before = dict(there.on_source(secrets))
-    execute(new, WORK.format("there", 2) + "UPDATE shop.part SET only_new = 'x' WHERE id = 5")
-    execute(new, "INSERT INTO shop.diary VALUES (2)")
-    assert not back.run("replay").blocked
-    assert there.on_source("SELECT id FROM shop.diary") == [(1,)]
-    after = dict(there.on_source(secrets))
-    assert after == {key: value for key, value in before.items() if key in after} and len(after) == 294
-    rows = "SELECT id, customer, total, note FROM shop.purchase ORDER BY id"
-    assert there.on_source(rows) == back.on_source(rows)
-
-    execute(new, "INSERT INTO shop.purchase (id, customer, total) VALUES (3000000000, 11, 7)")
-    execute(new, "UPDATE shop.customer SET name = 'goes on' WHERE id = 12")
-    blocked = back.run("replay").blocked
-    assert {b["table"] for b in blocked} == {"shop.purchase"} and "3000000000" in blocked[0]["reason"], blocked
-    assert there.on_source("SELECT name FROM shop.customer WHERE id = 12") == [("goes on",)]
-    execute(new, "DELETE FROM shop.purchase WHERE id = 3000000000")
-    assert not back.run("replay").blocked
-    assert there.on_source(rows) == back.on_source(rows)
 
 
 def test_going_back_for_good_dies_before_the_pipeline_there_is_over(ways: Ways, at: At) -> None:
@@ -440,179 +249,6 @@ def test_a_table_without_a_key_comes_back_whole(lifecycle: Lifecycles, source_ds
     for stage in ("replay", "verify", "swap"):
         assert not ways.there.run(stage).blocked
     ways.alike()
-
-
-def test_the_file_is_what_the_cut_over_recorded(ways: Ways) -> None:
-    pipeline = load_pipeline(ways.there.content)
-    before = way_back_file(pipeline, ways.old, ways.new)
-    ways.there.run_all(until="swap")
-    assert way_back_file(pipeline, ways.old, ways.new) == before
-    assert before["pipeline"] == "shop_back" and before["swap"] == {"fence": "read_only", "way_back": ways.there.name}
-    ways.back.content = before
-    execute(ways.new, WORK.format("there", 2))
-    assert not ways.back.run("replay").blocked
-    ways.equal()
-
-
-def test_both_directions_are_looked_at_before_anything_begins(ways: Ways, pg18: Cluster, lifecycle: Lifecycles) -> None:
-    """A role that may own the tables of the new server, and not listen to its DDL."""
-    database = str(conninfo_to_dict(ways.new)["dbname"])
-    execute(ways.new, f"CREATE ROLE mover LOGIN PASSWORD 'p' BYPASSRLS; GRANT ALL ON DATABASE {database} TO mover")
-    try:
-        new = make_conninfo(ways.new, user="mover", password="p")
-        there = lifecycle(ways.old, new, **EVERYTHING)
-        assert "for the way back: " in str(there.refused("setup", PreflightRefused))
-        assert left_behind(ways.old) == []
-        there.content = {**there.content, "swap": {"fence": "read_only"}}
-        assert "for the way back: " not in str(there.refused("setup", PreflightRefused))
-    finally:
-        execute(ways.new, "DROP OWNED BY mover; DROP ROLE mover")
-
-
-def test_a_name_that_is_taken_is_refused_before_the_fence(
-    ways: Ways, lifecycle: Lifecycles, database: Any, pg18: Cluster
-) -> None:
-    execute(ways.old, "CREATE TABLE other (id int PRIMARY KEY)")
-    ways.there.run_all(until="verify")
-    elsewhere = database(pg18)
-    execute(elsewhere, "CREATE SCHEMA x; CREATE TABLE x.t (id int PRIMARY KEY)")
-    other = lifecycle(elsewhere, ways.old, tables={"include": ["x.*"]}, pipeline="shop_back")
-    other.run("setup")
-    assert "already" in str(ways.there.refused("swap", UsageError))
-    assert "'shop_back' already" in checked(ways.there)[0]
-    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
-
-
-THING = """
-CREATE TABLE shop.thing (id int PRIMARY KEY, n int, "Secret" text, "Legacy" text, gone text);
-INSERT INTO shop.thing SELECT n, n, 's' || n, 'l' || n, 'g' || n FROM generate_series(1, 20) n;
-"""
-
-
-def things(dsn: str, *columns: str) -> dict[int, tuple[Any, ...]]:
-    """By what no window changes: n of a row, without the sign and the thousands that updates give it."""
-    with psycopg.connect(dsn) as conn:
-        listed = ", ".join(f'"{column}"' for column in columns)
-        query = f"SELECT abs(n) % 100, {listed} FROM shop.thing"
-        return {n: tuple(rest) for n, *rest in conn.execute(query.encode())}
-
-
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_columns_of_one_side_alone_keep_their_values_to_and_fro(
-    lifecycle: Lifecycles, database: Callable[[Cluster], str], pg16: Cluster, pg18: Cluster, rows: str
-) -> None:
-    """Skipped, preserved, nulled and added ones; rows change, get other keys, come and go on both sides."""
-    old, new = database(pg16), database(pg18)
-    execute(old, SHOP + THING)
-    ways = Ways(
-        lifecycle,
-        old,
-        new,
-        tables={"include": ["shop.*"], "skip_columns": {"shop.thing": ['"Secret"']}},
-        schema={
-            "preserve_columns": {"shop.thing": ['"Legacy"']},
-            "null_removed_columns": {"shop.thing": ["gone"]},
-            "force": True,
-        },
-        capture={"rows": rows, "ddl": "off"},
-    )
-    there, back = ways.there, ways.back
-
-    def gone(move: Lifecycle) -> None:
-        for stage in ("replay", "verify", "swap"):
-            assert not move.run(stage).blocked
-        assert things(old, "id") == things(new, "id")
-
-    there.run_all(until="replay")
-    execute(old, 'ALTER TABLE shop.thing DROP COLUMN "Legacy", DROP COLUMN gone')
-    execute(new, """ALTER TABLE shop.thing ADD COLUMN "Added" text DEFAULT 'new'""")
-    execute(old, "UPDATE shop.thing SET n = -n WHERE id <= 10")
-    gone(there)
-    secrets = {n: (f"s{n}",) for n in range(1, 21)}
-    theirs = {n: (None, f"l{n}", None, "new") for n in range(1, 21)}
-    assert things(old, "Secret") == secrets
-    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
-
-    back.content = way_back_file(load_pipeline(there.content), old, new)
-    execute(
-        new,
-        """UPDATE shop.thing SET n = n + sign(n) * 100, "Legacy" = 'L', gone = 'G', "Added" = 'A',
-        "Secret" = 'N' WHERE abs(n) % 5 = 0""",
-    )
-    execute(new, "UPDATE shop.thing SET id = id + 100 WHERE abs(n) % 5 = 1; DELETE FROM shop.thing WHERE id = 2")
-    execute(new, "INSERT INTO shop.thing (id, n, gone) VALUES (21, 21, 'g21')")
-    theirs |= dict.fromkeys((5, 10, 15, 20), ("N", "L", "G", "A")) | {21: (None, None, "g21", "new")}
-    gone(back)
-    secrets[21] = (None,)
-    for known in (secrets, theirs):
-        del known[2]
-    assert things(old, "Secret") == secrets
-    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
-
-    execute(old, """UPDATE shop.thing SET n = n + sign(n) * 100, "Secret" = 'S' WHERE abs(n) % 100 % 3 = 0""")
-    execute(old, "UPDATE shop.thing SET id = id + 200 WHERE abs(n) % 100 % 7 = 1; DELETE FROM shop.thing WHERE id = 3")
-    execute(old, "INSERT INTO shop.thing VALUES (22, 22, 's22')")
-    secrets |= {n: ("S",) for n in secrets if n % 3 == 0}
-    secrets[22] = ("s22",)
-    theirs[22] = (None, None, None, "new")
-    gone(there)
-    for known in (secrets, theirs):
-        del known[3]
-    assert things(old, "Secret") == secrets
-    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
-
-
-JUST_BEFORE = """
-UPDATE shop.thing SET n = n + 100 * sign(n) WHERE id <= 10;
-UPDATE shop.thing SET id = -id WHERE abs(id) BETWEEN 5 AND 8;
-UPDATE shop.part SET v = v || '!' WHERE id % 3 = 0;
-CREATE TEMPORARY TABLE loaded AS SELECT * FROM shop.part_2024;
-TRUNCATE shop.part_2024;
-INSERT INTO shop.part SELECT * FROM loaded;
-DROP TABLE loaded;
-"""
-
-
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_rows_that_change_just_before_a_fence_keep_the_values_of_columns_that_are_left_alone(
-    lifecycle: Lifecycles, database: Callable[[Cluster], str], pg16: Cluster, pg18: Cluster, rows: str, at: At
-) -> None:
-    """The last windows bring them under the capture of the way back, in whose log each of them leaves and comes."""
-    old, new = database(pg16), database(pg18)
-    execute(old, SHOP + THING + "ALTER TABLE shop.part ADD COLUMN mine text; UPDATE shop.part SET mine = 'm' || id")
-    skipped = {"shop.thing": ['"Secret"'], "shop.part": ["mine"]}
-    tables = {"include": ["shop.*"], "skip_columns": skipped}
-    ways = Ways(lifecycle, old, new, tables=tables, capture={"rows": rows, "ddl": "off"})
-    there, back = ways.there, ways.back
-    there.run_all(until="replay")
-    execute(
-        new,
-        """ALTER TABLE shop.thing ADD COLUMN "Added" text; UPDATE shop.thing SET "Added" = 'a' || abs(n);
-        ALTER TABLE shop.part ADD COLUMN added text; UPDATE shop.part SET added = 'a' || id""",
-    )
-
-    def parts(dsn: str, column: str) -> dict[int, str]:
-        with psycopg.connect(dsn) as conn:
-            return dict(conn.execute(f"SELECT id, {column} FROM shop.part".encode()))
-
-    for here, move, other in ((old, there, back), (new, back, there), (old, there, back)):
-        for stage in ("replay", "verify"):
-            assert not move.run(stage).blocked
-        with at("cut_over.before_fence", once(lambda here=here: execute(here, JUST_BEFORE))):
-            assert not move.run("swap").blocked
-        back.content = way_back_file(load_pipeline(there.content), old, new)
-        for stage in ("replay", "verify"):
-            assert not other.run(stage).blocked
-        assert things(old, "id") == things(new, "id")
-        assert things(old, "Secret") == {n: (f"s{n}",) for n in range(1, 21)}
-        assert things(new, "Added") == {n: (f"a{n}",) for n in range(1, 21)}
-        # A TRUNCATE takes what only the other server has.
-        column = "mine" if here == old else "added"
-        assert parts(here, column) == {n: f"{column[0]}{n}" for n in range(1, 701)}
-        if here == old:
-            execute(new, "UPDATE shop.part SET added = 'a' || id")
-        else:
-            execute(old, "UPDATE shop.part SET mine = 'm' || id")
 
 
 def test_what_followed_ddl_makes_on_the_old_server_is_fenced(lifecycle: Lifecycles, servers: tuple[str, str]) -> None:
