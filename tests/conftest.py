@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
 
 # What several files of tests share says as much about an assertion that fails as they do.
-pytest.register_assert_rewrite("tests.dags", "tests.integration")
+pytest.register_assert_rewrite("tests.dags", "tests.integration", "tests.unit")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
@@ -68,3 +69,30 @@ def on(meta: TableMeta, tag: str, statement: str, **more: Any) -> CapturedEvent:
 
 
 NEW = table(9, "app", "x", ["id", "b"])
+
+
+@dataclass(frozen=True)
+class Case:
+    event: CapturedEvent
+    verdict: str
+    statements: tuple[str, ...] = ()
+    rule: str = ""
+    """A part of it."""
+    notes: str = ""
+    """A part of the only one."""
+    by: Callable[[], Rules] = app
+
+
+def applies(what: CapturedEvent, *statements: str, **more: Any) -> Case:
+    return Case(what, "apply", statements, **more)
+
+
+def assert_decided(case: Case) -> None:
+    (decision,) = judged([case.event], case.by())
+    assert (decision.verdict, decision.statements) == (case.verdict, case.statements), decision
+    assert case.rule in decision.rule, decision
+    if case.notes:
+        (note,) = decision.notes
+        assert case.notes in note
+    assert decision.rebuilt == ("rebuilt" in "".join(decision.notes))
+    assert decision.concurrently == ("CONCURRENTLY" in "".join(decision.statements))
