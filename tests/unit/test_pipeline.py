@@ -1,38 +1,26 @@
-"""What a pipeline file may say, and what is said when it says something else."""
+"""What a pipeline file may say, and what is said when it says something else, or contradicts itself."""
 
 from __future__ import annotations
 
 import json
-import pickle
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.engine import pipeline
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.contradictions import refuse_names
-from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import (
-    as_set_up,
-    changed_keys,
-    load_pipeline,
-    refuse_literal_secrets,
-)
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.tags import (
     ALL_CREATE_TAGS,
     ALL_DROP_TAGS,
     BLOCKED_TAGS,
     COMMON_ALTER_TABLE_SUBCOMMANDS,
     CREATE_TAGS,
-    DROP_TAGS,
 )
-from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
-from tests.unit.pipelines import IN_PLACE, MIGRATE, in_place, migrate, refusal
+from tests.unit.pipelines import MIGRATE, in_place, migrate, refusal
 
 # --- defaults ---------------------------------------------------------------------------------------------------
 
@@ -301,192 +289,6 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     assert "not UTF-8" in refusal(tmp_path / "binary.yaml")
 
 
-# --- endpoints and secrets ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "dsn",
-    [
-        "postgresql://app:hunter2@db/shop",
-        "postgres://app:hunter2@db:5432/shop?sslmode=require",
-        "postgresql://app@db/shop?password=hunter2",
-        "host=db user=app password=hunter2",
-        "host=db user=app password='hunter2'",
-        "host=db password=hunter2${SUFFIX}",
-        "host=db sslpassword=hunter2",
-        "postgresql://app:hunter2@db:port/shop?no_such_option=1",
-        "host=db hunter2",
-    ],
-)
-def test_a_literal_password_is_refused_and_never_repeated(dsn: str) -> None:
-    for text in (
-        refusal(migrate(target={"dsn": dsn})),
-        refusal(MIGRATE.replace("{conn_id: shop_pg18}", f'{{dsn: "{dsn}"}}')),
-    ):
-        assert "hunter2" not in text
-        assert "target.dsn" in text
-
-
-WRITTEN = [
-    {"dsn": "postgresql://app:hunter2@db/shop"},
-    {"dsn": "postgresql://app:hunter2@{{ var.value.host }}/shop"},
-    {"dsn": "host={{ var.value.host }} password='hunter2 {{ ds }}'"},
-    {"dsn": "host=db hunter2"},
-    {"host": "db", "password": "hunter2"},
-    {"conn_id": "postgresql://app:hunter2@db/shop"},
-    "host=db password=hunter2",
-    {"dsn_command": ["echo", "postgresql://app:hunter2@db/shop"]},
-    {"dsn_command": ["echo", "host={{ var.value.host }} password=hunter2"]},
-    {"dsn_command": ["sh", "-c", "PGPASSWORD=hunter2 tokens"]},
-    {"dsn_command": ["tokens", "--password", "hunter2"]},
-]
-RENDERED = [
-    {"conn_id": "shop"},
-    {"conn_id": "{{ var.value.shop }}"},
-    {"dsn": "${SHOP_DSN}"},
-    {"dsn": "{{ var.value.shop_dsn }}"},
-    {"dsn": "host=db password=${SECRET} user={{ var.value.user }}"},
-    {"dsn": "host=db password={{ conn.shop.password }}"},
-    {"dsn": "{% if params.big %}host=a{% else %}host=b{% endif %} user=c"},
-    {"dsn_command": ["sh", "-c", "echo postgresql://app:$SECRET@db/shop; echo password=${SECRET}"]},
-    {"dsn_command": ["vault", "read", "-field=password", "secret/shop", "--password-file=/run/shop"]},
-    {
-        "dsn_command": [
-            "aws",
-            "secretsmanager",
-            "get-secret-value",
-            "--secret-id",
-            "arn:aws:x:eu-west-1:1:secret:shop-a",
-        ]
-    },
-    {"dsn_command": ["tokens", "--password={{ conn.shop.password }}"]},
-]
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("endpoint", WRITTEN)
-def test_a_secret_is_refused_before_templates_are_rendered(side: str, endpoint: dict[str, str] | str) -> None:
-    given = migrate(**{side: endpoint}) | {"nonsense": 1}
-    for source in (given, yaml.safe_dump(given)):
-        with pytest.raises(PipelineFileError) as caught:
-            refuse_literal_secrets(source)
-        assert "hunter2" not in str(caught.value) and f"{side}." in str(caught.value)
-
-
-OPTIONS = "spark.driver.extraJavaOptions"
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("spark.authenticate.secret", "hunter2"),
-        (OPTIONS, "-Xmx1g -Djavax.net.ssl.trustStorePassword=hunter2"),
-        (OPTIONS, "-Dfs.s3a.secret.key=hunter2"),
-        ("spark.jars.repositories", "https://u:hunter2@repository.example/maven"),
-    ],
-)
-def test_a_secret_in_a_setting_of_spark_is_refused_as_soon(key: str, value: str) -> None:
-    for source in (given := migrate(spark={"conf": {key: value}}), yaml.safe_dump(given)):
-        with pytest.raises(PipelineFileError) as caught:
-            refuse_literal_secrets(source)
-        assert "hunter2" not in str(caught.value) and f"spark.conf.{key}" in str(caught.value)
-        assert "hunter2" not in refusal(source)
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["-Djavax.net.ssl.trustStorePassword=${SECRET}", "-Dx.passwordFile=/run/secret", "https://repository.example:8443/a@b",
-     "-Dfs.s3a.secret.key={{ conn.s3.password }}", "-Dfs.token.provider.class=a.B"],
-)  # fmt: skip
-def test_a_setting_of_spark_may_say_where_a_secret_is(value: str) -> None:
-    given = migrate(spark={"conf": {OPTIONS: value}})
-    refuse_literal_secrets(given)
-    load_pipeline(given)
-
-
-@pytest.mark.parametrize("endpoint", RENDERED)
-def test_what_is_no_secret_waits_until_it_is_rendered(endpoint: dict[str, str]) -> None:
-    refuse_literal_secrets(migrate(target=endpoint))
-    refuse_literal_secrets(yaml.safe_dump(migrate(target=endpoint)))
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["shop.yaml", Path("shop.yaml"), None, object(), {"source": None}, {"source": 7}, "{{ var.value.shop }}",
-     "{% if x %}\nsource: {conn_id: a}\n{% else %}\nsource: {conn_id: b}\n{% endif %}", "- a: b\n- c"],
-)  # fmt: skip
-def test_what_nobody_can_look_into_is_left_to_the_reader(source: object) -> None:
-    refuse_literal_secrets(source)
-
-
-def test_a_secret_in_the_wrong_key_is_not_repeated_either() -> None:
-    assert "hunter2" not in refusal(migrate(target={"conn_id": "postgresql://app:hunter2@db/shop"}))
-    assert "hunter2" not in refusal(migrate(target={"conn_id": "x", "password": "hunter2"}))
-    assert "hunter2" not in refusal(migrate(target="postgresql://app:hunter2@db/shop"))
-    assert "hunter2" not in refusal(migrate(target={"dsn": ["postgresql://app:hunter2@db/shop"]}))
-
-
-@pytest.mark.parametrize(
-    ("dsn", "environment", "expected"),
-    [
-        ("${SHOP}", {"SHOP": "host=db password='a b'"}, {"host": "db", "password": "a b"}),
-        ("${SHOP}", {"SHOP": "postgresql://u:p%40@db"}, {"host": "db", "user": "u", "password": "p@"}),
-        ("postgresql://app@db/shop", {}, {"host": "db", "dbname": "shop", "user": "app"}),
-        ("postgresql://app:${PW}@${HOST}/shop", {"PW": "a@b:/ 'c", "HOST": "db"},
-         {"host": "db", "dbname": "shop", "user": "app", "password": "a@b:/ 'c"}),
-        ("host=db password=${PW} dbname=shop_${NAME}", {"PW": "it's \\", "NAME": "eu"},
-         {"host": "db", "dbname": "shop_eu", "password": "it's \\"}),
-    ],
-)  # fmt: skip
-def test_variables_are_taken_value_by_value(dsn: str, environment: dict[str, str], expected: dict[str, str]) -> None:
-    endpoint = load_pipeline(migrate(target={"dsn": dsn})).target
-    assert endpoint is not None
-    conninfo = endpoint.resolve(environment)
-    if dsn == "${SHOP}":
-        assert conninfo == environment["SHOP"]
-    assert conninfo_to_dict(conninfo) == expected
-
-
-def test_a_command_has_no_password_among_its_words() -> None:
-    for words in (["echo", "postgresql://app:hunter2@db/shop"], ["echo", "host=db password=hunter2"]):
-        said = refusal(migrate(target={"dsn_command": words}))
-        assert "target.dsn_command" in said and "hunter2" not in said
-
-
-@pytest.mark.parametrize(
-    "words", [["get-secret", "--password", "env"], ["python3", "-c", "import x; password=x.get(); print(password)"]]
-)
-def test_a_command_may_say_where_a_password_comes_from(words: list[str]) -> None:
-    load_pipeline(migrate(target={"dsn_command": words}))
-
-
-def test_a_missing_or_wrong_variable_is_named_and_its_value_is_not() -> None:
-    endpoint = load_pipeline(migrate(target={"dsn": "${SHOP_DSN}"})).target
-    assert endpoint is not None
-    with pytest.raises(UsageError, match="SHOP_DSN is not set"):
-        endpoint.resolve({})
-    with pytest.raises(UsageError, match="SHOP_DSN is not set"):
-        endpoint.resolve({"SHOP_DSN": ""})
-    with pytest.raises(UsageError) as caught:
-        endpoint.resolve({"SHOP_DSN": "hunter2"})
-    assert "SHOP_DSN" in str(caught.value)
-    assert "hunter2" not in str(caught.value)
-    with pytest.raises(UsageError, match="known to Airflow only"):
-        load_pipeline(MIGRATE).source.resolve({})
-
-
-def test_a_dsn_is_a_whole_conninfo() -> None:
-    assert "not a Postgres conninfo" in refusal(migrate(target={"dsn": "${BASE} and more"}))
-    assert "with braces" in refusal(migrate(target={"dsn": "$SHOP_DSN"}))
-    assert "not a Postgres conninfo" in refusal(migrate(target={"dsn": "shop"}))
-
-
-def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
-    assert "give either conn_id or dsn" in refusal(migrate(target={}))
-    assert "give either conn_id or dsn" in refusal(migrate(target={"conn_id": "a", "dsn": "${A}"}))
-    assert "leave target out to rewrite in place" in refusal(migrate(target={"conn_id": "shop_pg16"}))
-
-
 # --- contradictions -----------------------------------------------------------------------------------------------
 
 
@@ -554,102 +356,11 @@ def test_in_place_include_may_repeat_the_tables() -> None:
     assert load_pipeline(in_place(tables={"include": ["public.*"]})).in_place
 
 
-# --- JSON, pickle, change -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", [MIGRATE, IN_PLACE, MIGRATE + "schema: {source_removed_columns: ~, force: true}\n"])
-def test_json_round_trips(text: str) -> None:
-    first = load_pipeline(text)
-    again = load_pipeline(json.loads(json.dumps(first.to_json())))
-    assert again == first
-    assert again.to_json() == first.to_json()
-
-
-def test_a_pipeline_travels_to_workers() -> None:
-    pipeline = load_pipeline(IN_PLACE)
-    assert pipeline.rewrites
-    again: Pipeline = pickle.loads(pickle.dumps(pipeline))  # noqa: S301
-    assert again == pipeline
-    assert again.where("rewrite") == "pipeline, line 3: rewrite"
-
-
-def test_nothing_of_a_pipeline_changes_after_reading() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load_pipeline(MIGRATE).pipeline = "other"
-
-
-def test_changed_keys_are_named_and_the_gate_workers_throttle_and_timeouts_are_free() -> None:
-    recorded = load_pipeline(MIGRATE).to_json()
-    free = migrate(
-        backfill={"workers": 9, "throttle": {"max_active_backends": 3}},
-        swap={"lock_timeout": "10ms", "retries": 3},
-        ddl={"lock_timeout": "1s", "retry_for": "1h"},
-        spark={"master": "local[2]"},
-        schema={"validation": "warn_only", "preserve_columns": {"public.a": ["b"]}},
-        tables={"include": ["public.*"], "skip_columns": {"public.a": ["c"]}},
-    )
-    assert changed_keys(recorded, load_pipeline(free).to_json()) == []
-    changed = migrate(
-        tables={"include": ["public.*", "billing.*"]}, backfill={"chunk_bytes": "1MB"}, swap={"fence": "lock"}
-    )
-    assert changed_keys(recorded, load_pipeline(changed).to_json()) == [
-        "backfill.chunk_bytes",
-        "swap.fence",
-        "tables.include",
-    ]
-    assert changed_keys(recorded, load_pipeline(in_place()).to_json()) == [
-        "rewrite.public.orders.alter",
-        "rewrite.public.orders.order_by",
-        "tables.include",
-        "target.conn_id",
-    ]
-
-
-def test_a_recorded_pipeline_may_lack_keys_that_came_later() -> None:
-    now = load_pipeline(MIGRATE).to_json()
-    recorded = {key: value for key, value in now.items() if key not in ("verify", "replay")}
-    assert changed_keys(recorded, now) == []
-
-
-def test_a_default_that_changed_is_for_new_runs() -> None:
-    def recorded_before(tree: str | dict[str, Any]) -> dict[str, Any]:
-        recorded = load_pipeline(tree).to_json()
-        recorded["ddl"] |= {"create_tags": list(CREATE_TAGS), "drop_tags": list(DROP_TAGS)}
-        del recorded["ddl"]["tags"], recorded[ORIGIN]["given"]
-        return recorded
-
-    for tree in (MIGRATE, migrate()):
-        old, now = recorded_before(tree), load_pipeline(load_pipeline(tree).to_json())  # by way of a job file
-        assert "CREATE DOMAIN" in now.ddl.create_tags
-        kept = as_set_up(now, old)
-        assert (kept.ddl.tags, kept.ddl.create_tags, kept.ddl.drop_tags) == ("pgl_ddl_deploy", CREATE_TAGS, DROP_TAGS)
-        assert changed_keys(old, kept.to_json()) == []
-        assert as_set_up(now, kept.to_json()) == kept
-    asked = load_pipeline(migrate(ddl={"tags": "all"}))
-    assert "ddl.tags" in changed_keys(old, as_set_up(asked, old).to_json())
-    # What a file gave and gives no more is a change, as it was.
-    gave = load_pipeline(migrate(ddl={"scope": "everything"}, backfill={"chunk_bytes": "1MB"})).to_json()
-    now = as_set_up(load_pipeline(migrate()), gave)
-    assert changed_keys(gave, now.to_json()) == ["backfill.chunk_bytes", "ddl.scope"]
-
-
-def test_the_lines_of_the_file_are_no_change() -> None:
-    assert changed_keys(load_pipeline(MIGRATE).to_json(), load_pipeline("# moved\n\n" + MIGRATE).to_json()) == []
-
-
 def test_its_modules_import_no_airflow_and_no_pyspark() -> None:
     for module in Path(pipeline.__path__[0]).glob("*.py"):
         source = module.read_text()
         assert "import pyspark" not in source, module
         assert "import airflow\n" not in source, module
-
-
-def test_roles_have_their_old_names_on_the_way_back() -> None:
-    roles = {"missing_role": {"app": "app_v2", "owner": "owner_v2"}}
-    there = load_pipeline(migrate(ddl=roles, swap={"fence": "read_only", "way_back": "back"}))
-    back = way_back_of(there)
-    assert back.ddl.other_roles == {"app_v2": "app", "owner_v2": "owner"}
-    assert way_back_of(back).ddl.other_roles == roles["missing_role"]
 
 
 @pytest.mark.parametrize(
