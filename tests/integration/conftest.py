@@ -20,16 +20,7 @@ from tests.integration.mallory import Mallory
 from tests.integration.servers import pgbouncer
 from tests.integration.sessions import do
 from tests.integration.shells import SchemaShell
-from tests.integration.stories import (
-    OFF,
-    OTHERS,
-    SMALL,
-    Application,
-    MadeStory,
-    Make,
-    Story,
-    writes,
-)
+from tests.integration.stories import OFF, OTHERS, SMALL, Application, MadeStory, Make, Story, writes
 
 __all__ = ["pgbouncer"]  # a fixture
 

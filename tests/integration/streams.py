@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_provider_pgddl.engine.capture.pgoutput import (
-    Begin,
-    Commit,
-    Item,
-    LogicalMessage,
-    RelationMessage,
-    decode,
-)
+from airflow_provider_pgddl.engine.capture.pgoutput import Begin, Commit, Item, LogicalMessage, RelationMessage, decode
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream, marker
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.conftest import database_name

@@ -15,14 +15,7 @@ from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.calls import before_each
 from tests.integration.lifecycle import wait_until
 from tests.integration.sessions import do
-from tests.integration.stories import (
-    ADDED,
-    LOSSY,
-    REQUIRED,
-    MadeStory,
-    columns,
-    writes,
-)
+from tests.integration.stories import ADDED, LOSSY, REQUIRED, MadeStory, columns, writes
 
 CHECKED = "Target has constraint 'short' that source does not have: CHECK ((length(phase) < 1000))"
 # Where a mismatch arises, what is done, and what is said then: a chunk sees its table changed, or its copy; and what

@@ -6,16 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.sessions import do, one
-from tests.integration.stories import (
-    LOSSY,
-    UNFOLLOWED,
-    MadeStory,
-    boxed,
-    columns,
-    said,
-    text,
-    writes,
-)
+from tests.integration.stories import LOSSY, UNFOLLOWED, MadeStory, boxed, columns, said, text, writes
 
 # --- 3: a type that loses something ---------------------------------------------------------------------------------
 

@@ -16,12 +16,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.capture.pgoutput import (
-    Begin,
-    RelationMessage,
-    decode,
-    parse_lsn,
-)
+from airflow_provider_pgddl.engine.capture.pgoutput import Begin, RelationMessage, decode, parse_lsn
 from airflow_provider_pgddl.engine.capture.slot_stream import marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import Retry

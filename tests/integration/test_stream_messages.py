@@ -8,13 +8,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.capture.pgoutput import (
-    LogicalMessage,
-    RelationMessage,
-    Truncate,
-    Unchanged,
-    decode,
-)
+from airflow_provider_pgddl.engine.capture.pgoutput import LogicalMessage, RelationMessage, Truncate, Unchanged, decode
 from airflow_provider_pgddl.engine.capture.slot_stream import marker
 from tests.combinations import matrix
 from tests.conftest import Database, database_name
