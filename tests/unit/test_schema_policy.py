@@ -2,98 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
-from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.policy import judge, judge_missing
-from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.table_policy import TablePolicy
-from airflow_provider_pgddl.engine.schema.verdict import AutoMigration, SchemaFinding, Verdict
-
-USERS = ("public", "users")
-SKIP = {"source_added_columns": "skip", "force": True}
-
-
-def type_of(text: str) -> TypeModel:
-    name, _, modifiers = text.partition("(")
-    numbers = [int(number) for number in modifiers.rstrip(")").split(",") if number]
-    # As pg_attribute has them: precision and scale of numeric, else a length, each behind the header's 4.
-    typmod = (numbers[0] << 16 | numbers[1]) + 4 if len(numbers) == 2 else numbers[0] + 4 if numbers else -1
-    return TypeModel(name, text, "base", typmod)
-
-
-def column(name: str, type_: str = "text", **more: Any) -> ColumnModel:
-    fixed: dict[str, Any] = {"not_null": False, "default": None, "generated": "", "identity": "", "collation": None}
-    return ColumnModel(1, name, type_of(type_), **(fixed | more))
-
-
-ID = column("id", "integer", not_null=True)
-
-
-def table(*columns: ColumnModel, key: tuple[str, ...] = ("id",)) -> TableModel:
-    return TableModel(1, *USERS, "r", (ID, *columns) if key == ("id",) else columns, key)
-
-
-def policy(skip: Iterable[str] = (), **schema: Any) -> TablePolicy:
-    tables = {"include": ["public.*"], "skip_columns": {"public.users": list(skip)} if skip else {}}
-    content = {"pipeline": "p", "source": {"conn_id": "a"}, "target": {"conn_id": "b"}, "tables": tables}
-    return TablePolicy.of(load_pipeline({**content, "schema": schema}), USERS)
-
-
-def added(name: str = "phone", **more: Any) -> Difference:
-    what = f"Source has new column '{name}'. Target does not have this column"
-    fix = (f"ALTER TABLE public.users ADD COLUMN {name} text;",)
-    return Difference(
-        SchemaFinding("source_added_column", "mismatch", what, name, fix=fix), source=column(name, **more)
-    )
-
-
-def extra(there: ColumnModel) -> Difference:
-    refuses = there.not_null and there.default is None
-    what = f"Target has extra column: '{there.name}'"
-    return Difference(
-        SchemaFinding("target_added_column", "mismatch" if refuses else "warning", what, there.name), target=there
-    )
-
-
-def removed(there: ColumnModel) -> Difference:
-    fix = (f"ALTER TABLE public.users DROP COLUMN {there.name};",)
-    what = f"Target has column '{there.name}' that no longer exists in source"
-    finding = SchemaFinding("source_removed_column", "mismatch", what, there.name, fix=fix, reason="source_removed")
-    return Difference(finding, target=there)
-
-
-def retyped(was: ColumnModel, there: ColumnModel, *, key: bool = False) -> Difference:
-    cast = judge_cast(was.type, there.type, key=key)
-    fix = (f"ALTER TABLE public.users ALTER COLUMN {was.name} TYPE {was.type.text};",)
-    if cast.kind == "safe":
-        finding = SchemaFinding("safe_cast", "info", "Safe widening cast", was.name)
-    else:
-        finding = SchemaFinding(
-            "type_mismatch", "mismatch", "Casting would lose", was.name, fix=fix, reason="type_mismatch"
-        )
-    return Difference(finding, was, there, cast)
-
-
-def on_column(kind: Any, was: ColumnModel, there: ColumnModel, severity: Any = "mismatch") -> Difference:
-    return Difference(SchemaFinding(kind, severity, f"{kind} of '{was.name}'", was.name), was, there)
-
-
-def of_table(kind: Any, severity: Any = "mismatch") -> Difference:
-    return Difference(SchemaFinding(kind, severity, f"It has a {kind}"))
-
-
-def only(verdict: Verdict) -> SchemaFinding:
-    (finding,) = verdict.findings
-    return finding
-
+from airflow_provider_pgddl.engine.schema.verdict import AutoMigration, Verdict
+from tests.unit.policy_differences import (
+    ID,
+    PRICE,
+    SKIP,
+    USERS,
+    added,
+    column,
+    extra,
+    found,
+    of_table,
+    on_column,
+    only,
+    policy,
+    removed,
+    retyped,
+    table,
+    type_of,
+)
 
 # --- what a file says of a table --------------------------------------------------------------------------------
 
@@ -315,127 +252,6 @@ def test_another_name_stops_unless_both_sides_are_allowed(kind: Any, stays: str 
     assert judge(source, needed, [difference], allowed).status == "mismatch"
 
 
-# --- types ------------------------------------------------------------------------------------------------------
-
-PRICE = column("price", "numeric(10,2)")
-
-
-def cast_to(text: str, **schema: Any) -> Verdict:
-    there = column("price", text)
-    return judge(table(PRICE), table(there), [retyped(PRICE, there)], policy(**schema))
-
-
-def test_a_lossy_cast_stops_and_can_be_allowed_by_name() -> None:
-    verdict = cast_to("integer")
-    assert (verdict.status, verdict.retyped) == ("mismatch", {"price"})
-    assert [(choice.label, choice.flag) for choice in only(verdict).choices] == [
-        ("Or explicitly allow cast (DATA LOSS)", "--allow-type-cast=public.users.price:integer --force"),
-        ("Or allow all casts (DANGEROUS)", "--allow-schema-drift=type_casts --force"),
-    ]
-    spaces = cast_to("character varying(3)")
-    assert only(spaces).choices[0].flag == "--allow-type-cast='public.users.price:character varying(3)' --force"
-
-
-@pytest.mark.parametrize(
-    ("there", "allowed"),
-    [("integer", "int4"), ("integer", "INT"), ("numeric(8,1)", "decimal(8, 1)"), ("character varying(3)", "varchar(3)"),
-     ("timestamp(3) with time zone", "timestamptz(3)"), ("integer[]", "int[]"), ("public.mood", "mood")],
-)  # fmt: skip
-def test_an_allowed_cast_is_told_by_its_type_however_it_is_written(there: str, allowed: str) -> None:
-    now = replace(PRICE, type=TypeModel(there, there, "base"))
-    finding = SchemaFinding("type_mismatch", "mismatch", "Casting would lose", "price")
-    difference = Difference(finding, PRICE, now, Cast("lossy", "Casting would lose"))
-    asked = policy(allow_type_cast={"public.users.price": allowed}, force=True)
-    verdict = judge(table(PRICE), table(now), [difference], asked)
-    assert only(verdict).what == f"Casting would lose. The cast is allowed (allow_type_cast: {allowed})"
-
-
-def test_an_allowed_cast_is_made_on_the_way() -> None:
-    verdict = cast_to("integer", allow_type_cast={"public.users.price": "int"}, force=True)
-    assert (verdict.status, verdict.casts, verdict.retyped) == (
-        "warning",
-        {"price": 'CAST("price" AS integer)'},
-        {"price"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("there", "allowed"), [("integer", "bigint"), ("numeric(8,1)", "numeric"), ("integer", "int[]")]
-)
-def test_a_cast_to_another_type_than_the_target_has_is_not_what_was_allowed(there: str, allowed: str) -> None:
-    verdict = cast_to(there, allow_type_cast={"public.users.price": allowed}, force=True)
-    assert verdict.status == "mismatch"
-    assert f"A cast to {allowed} is allowed, but the target's column is {there}" in only(verdict).what
-
-
-def test_lossy_casts_go_on_where_all_are_allowed() -> None:
-    assert cast_to("integer", type_mismatches="cast_if_safe").status == "mismatch"
-    for schema in ({"type_mismatches": "cast_always"}, {"allow_schema_drift": "type_casts"}):
-        assert cast_to("integer", force=True, **schema).casts == {"price": 'CAST("price" AS integer)'}
-
-
-def test_safe_casts_go_on_unless_the_file_forbids_them() -> None:
-    def size(**schema: Any) -> Verdict:
-        was, there = column("size", "integer"), column("size", "bigint")
-        return judge(table(was), table(there), [retyped(was, there)], policy(**schema))
-
-    assert (size().status, only(size()).severity, size().retyped) == ("compatible", "info", {"size"})
-    forbidden = size(safe_casts_allowed=False)
-    assert forbidden.status == "mismatch"
-    assert only(forbidden).fix == ("ALTER TABLE public.users ALTER COLUMN size TYPE integer;",)
-    assert size(safe_casts_allowed=False, type_mismatches="cast_if_safe").status == "compatible"
-    named = {"allow_type_cast": {"public.users.size": "bigint"}, "force": True}
-    assert size(safe_casts_allowed=False, **named).status == "warning"
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [{"type_mismatches": "cast_always"}, {"validation": "warn_only"}, {"allow_type_cast": {"public.users.id": "text"}}],
-)
-def test_a_key_is_never_cast_where_that_could_change_it(schema: dict[str, Any]) -> None:
-    was, there = column("id", "bigint", not_null=True), column("id", "integer", not_null=True)
-    source, target = (TableModel(1, *USERS, "r", (c,), ("id",)) for c in (was, there))
-    verdict = judge(source, target, [retyped(was, there, key=True)], policy(force=True, **schema))
-    assert verdict.status == "mismatch"
-
-
-def test_a_type_can_be_widened_on_the_target() -> None:
-    was, there = column("size", "bigint"), column("size", "integer")
-    widen = {"types": ["safe_type_change"], "approval": "auto"}
-    verdict = judge(table(was), table(there), [retyped(was, there)], policy(auto_migrate=widen))
-    statement = "ALTER TABLE public.users ALTER COLUMN size TYPE bigint;"
-    assert verdict.migrations == (AutoMigration("safe_type_change", "size", (statement,), approved=True),)
-    assert verdict.status == "mismatch"  # until it is made
-    # The values that are there would be changed by the same statement.
-    assert cast_to("text", auto_migrate=widen).migrations == ()
-
-
-# --- the target's constraints -----------------------------------------------------------------------------------
-
-
-def test_constraints_of_the_target_stop_or_are_left_to_it() -> None:
-    differences = [
-        of_table("target_constraint"),
-        on_column("not_null", column("a"), column("a", not_null=True)),
-        of_table("target_constraint", "warning"),  # a foreign key
-    ]
-    stopped = judge(table(column("a")), table(column("a", not_null=True)), differences, policy())
-    assert [f.severity for f in stopped.findings] == ["mismatch", "mismatch", "warning"]
-    allowed = policy(target_added_constraints="allow")
-    passed = judge(table(column("a")), table(column("a", not_null=True)), differences, allowed)
-    assert [f.severity for f in passed.findings] == ["warning", "warning", "warning"]
-
-
-def test_a_column_that_the_target_computes_is_left_out_where_rows_go_on() -> None:
-    was, there = column("total"), column("total", generated="s", default="1")
-    difference = on_column("generated", was, there)
-    assert judge(table(was), table(there), [difference], policy()).status == "mismatch"
-    lenient = judge(table(was), table(there), [difference], policy(validation="warn_only"))
-    assert (lenient.status, lenient.skip, lenient.keep) == ("warning", {"total"}, ())
-    copied = on_column("generated", there, was, "info")
-    assert judge(table(there), table(was), [copied], policy()).taken == {"total"}
-
-
 # --- validation -------------------------------------------------------------------------------------------------
 
 
@@ -498,10 +314,6 @@ def test_two_tables_that_agree_are_compatible() -> None:
 # --- with what compare finds ------------------------------------------------------------------------------------
 
 
-def found(source: TableModel, target: TableModel, asked: TablePolicy, **more: Any) -> Verdict:
-    return judge(source, target, compare_tables(source, target, frozenset(), names=(USERS, USERS), **more), asked)
-
-
 def test_everything_at_once_stops_and_each_finding_is_of_its_kind() -> None:
     source = table(column("phone"), PRICE, column("a"), column("Total"), column("now"), column("size", "integer"))
     target = table(
@@ -543,9 +355,3 @@ def test_a_domain_that_is_not_null_needs_a_value_as_well() -> None:
     there = replace(column("note"), type=domain)
     verdict = found(table(), table(there), policy(source_removed_columns="preserve"), removed=["note"])
     assert (verdict.status, only(verdict).reason, only(verdict).fix) == ("mismatch", "target_not_null", ())
-
-
-def test_types_that_differ_safely_can_be_made_the_same_on_the_target() -> None:
-    was, there = column("size", "integer"), column("size", "text")
-    verdict = found(table(was), table(there), policy(safe_casts_allowed=False))
-    assert only(verdict).fix == ("ALTER TABLE public.users ALTER COLUMN size TYPE integer USING size::integer;",)
