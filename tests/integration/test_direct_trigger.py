@@ -4,67 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.capture.direct_function import MOST_ROWS
-from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.following import direct_trigger
-from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.server.connect import Session
-from tests.integration.faults import Faults, until_done
+from tests.integration.handed_over import HANDS_ON, UNTAKEN, brings_it, differing, handed_over, logged
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.rewrites import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
-from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.sessions import do, in_transaction, one
 from tests.table_writers import TableWriters
-
-ITEMS = """
-CREATE TABLE public.items (
-    id int PRIMARY KEY, u int NOT NULL UNIQUE, note text, at timestamp, wide int DEFAULT 1,
-    double int GENERATED ALWAYS AS (u * 2) STORED, no int GENERATED ALWAYS AS IDENTITY);
-INSERT INTO public.items (id, u, note, at) SELECT i, i, 'n' || i, '2020-01-01' FROM generate_series(100, 1, -1) i;
-"""
-ALTER = [
-    "ALTER COLUMN id TYPE bigint",
-    "ALTER COLUMN note TYPE text USING upper(note)",
-    "ALTER COLUMN at TYPE timestamptz",
-]
-AS_REWRITTEN = "SELECT id::bigint, u, upper(note), at AT TIME ZONE 'UTC', double, no FROM public.items"
-AS_COPIED = "SELECT id, u, note, at, double, no FROM pgddl_copy_public.items"
-
-
-def handed_over(lifecycle: Callable[..., Lifecycle], dsn: str, more: str = "", **options: Any) -> Lifecycle:
-    """A rewrite of `items` whose writers write to the copy."""
-    execute(dsn, ITEMS + more)
-    capture = {"rows": "direct_trigger", **options.pop("capture", {})}
-    move = lifecycle(dsn, rewrite={"public.items": {"alter": ALTER}}, capture=capture, **options)
-    move.run_all(until="schema_sync")
-    assert mode(move) == "direct"
-    return move
-
-
-def mode(move: Lifecycle) -> str:
-    return str(one(move.source, "SELECT mode FROM pgddl.captured WHERE root = 'public.items'::regclass"))
-
-
-def logged(move: Lifecycle) -> list[tuple[Any, ...]]:
-    (log,) = move.on_source("SELECT log_table FROM pgddl.captured WHERE root = 'public.items'::regclass")[0]
-    return move.on_source(f"SELECT op, old_1, new_1 FROM pgddl.{log} ORDER BY at")
-
-
-def differing(move: Lifecycle, source: str = AS_REWRITTEN, copy: str = AS_COPIED) -> list[tuple[Any, ...]]:
-    return move.on_source(f"({source} EXCEPT ALL {copy}) UNION ALL ({copy} EXCEPT ALL {source})")
-
-
-def brings_it(move: Lifecycle) -> None:
-    """What the copy did not take comes by a window, and the writers write to it again."""
-    assert not move.run("replay").blocked
-    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
 
 
 def test_writers_write_to_the_copy_from_schema_sync_on(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
@@ -85,22 +34,6 @@ def test_writers_write_to_the_copy_from_schema_sync_on(lifecycle: Callable[..., 
         assert (differing(move), logged(move)) == ([], []), statement
     move.run_all(after="schema_sync")
     assert left_behind(source_dsn) == ["schema pgddl"]  # the audit
-
-
-# Row 2 takes the value while its change is still on its way to the copy.
-HANDS_ON = """
-CREATE FUNCTION public.hand_on() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN UPDATE public.items SET u = OLD.u WHERE id = 2; RETURN NULL; END $$;
-CREATE TRIGGER a AFTER UPDATE ON public.items FOR EACH ROW WHEN (NEW.u = 500) EXECUTE FUNCTION public.hand_on();
-"""
-UNTAKEN = {
-    "a unique value handed from row to row": "UPDATE public.items SET u = 500 WHERE id = 1",
-    "many of them": "UPDATE public.items SET u = u + 1",
-    "more rows than go": "INSERT INTO public.items (id, u) SELECT i, i FROM generate_series(200, 300) i",
-    "a kept snapshot": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; UPDATE public.items SET u = -1 WHERE id = 1",
-    "a serializable one": "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; DELETE FROM public.items WHERE id < 5",
-    "many keys that change": "UPDATE public.items SET id = -id; UPDATE public.items SET id = id - 1",
-}
 
 
 @pytest.mark.parametrize("what", UNTAKEN)
@@ -222,37 +155,6 @@ def test_what_happens_to_the_copy_fails_no_client(
     assert logged(move)
 
 
-DDL = {
-    "a new column": "ALTER TABLE public.items ADD COLUMN extra int DEFAULT 3",
-    "names that change places": "ALTER TABLE public.items RENAME u TO was; ALTER TABLE public.items RENAME no TO u;"
-    "ALTER TABLE public.items RENAME was TO no",
-    "another type": "ALTER TABLE public.items ALTER COLUMN wide TYPE bigint",
-    "nothing of the columns": "ALTER TABLE public.items SET (fillfactor = 90)",
-}
-
-
-@pytest.mark.parametrize("what", DDL)
-def test_ddl_switches_back_in_the_same_transaction(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, what: str
-) -> None:
-    move = handed_over(lifecycle, source_dsn)
-    execute(source_dsn, f"{DDL[what]}; UPDATE public.items SET note = 'behind' WHERE id = 1")
-    assert mode(move) == "left"
-    assert len(logged(move)) == 1
-    execute(source_dsn, "UPDATE public.items SET note = 'later' WHERE id = 2")
-    assert len(logged(move)) == 2
-    with in_transaction(source_dsn, "ALTER TABLE public.items ADD COLUMN gone int") as conn:
-        conn.rollback()
-    assert not move.run("replay").blocked
-    assert mode(move) == "direct"
-    execute(source_dsn, "UPDATE public.items SET note = 'direct' WHERE id = 3")
-    assert logged(move) == []
-    move.run_all(after="replay", until="swap")
-    assert one(source_dsn, "SELECT string_agg(note, ' ' ORDER BY id) FROM public.items WHERE id <= 3") == (
-        "BEHIND LATER DIRECT"
-    )
-
-
 def test_what_another_owner_has_put_on_the_copy_is_not_run_by_writers(
     lifecycle: Callable[..., Lifecycle], source_dsn: str
 ) -> None:
@@ -278,159 +180,6 @@ def test_what_another_owner_has_put_on_the_copy_is_not_run_by_writers(
         execute(source_dsn, statement)
     assert one(source_dsn, "SELECT is_called FROM public.fired") is False
     assert [op for op, *_ in logged(move)] == ["U", "X", "X"]
-
-
-def test_ddl_that_is_rolled_back_leaves_the_trigger_direct(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str
-) -> None:
-    move = handed_over(lifecycle, source_dsn)
-    with in_transaction(source_dsn, "ALTER TABLE public.items ADD COLUMN gone int") as conn:
-        conn.rollback()
-    execute(source_dsn, "UPDATE public.items SET note = 'x' WHERE id = 1")
-    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
-
-
-@pytest.mark.parametrize("skipped", [True, False], ids=["skipped", "off"])
-def test_ddl_that_nobody_captures_is_noticed_by_the_trigger_itself(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, skipped: bool
-) -> None:
-    """Names that changed places would put each value into the other's column."""
-    move = handed_over(lifecycle, source_dsn, **({} if skipped else {"capture": {"ddl": "off"}}))
-    places = DDL["names that change places"]
-    execute(source_dsn, ("SET LOCAL pgddl.skip = on;" if skipped else "") + places)
-    assert mode(move) == "direct"
-    execute(
-        source_dsn,
-        "UPDATE public.items SET note = 'x' WHERE id = 1; INSERT INTO public.items (id, no) VALUES (101, 101)",
-    )
-    assert len(logged(move)) == 2
-    assert differing(move, "SELECT 100", "SELECT count(*)::int FROM pgddl_copy_public.items") == []
-
-
-def test_the_hand_over_waits_for_every_writer(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
-    """One that began before it has written to the log, whose last rows are drained under the lock."""
-    execute(source_dsn, ITEMS)
-    move = lifecycle(
-        source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
-        swap={"retries": 2000},
-    )  # fmt: skip
-    move.run_all(until="backfill")
-    tried = "SELECT state <> 'idle' FROM pg_stat_activity WHERE query LIKE 'LOCK TABLE%%SHARE ROW EXCLUSIVE%%'"
-    with in_transaction(
-        source_dsn, "UPDATE public.items SET u = u + 1000", "DELETE FROM public.items WHERE id = 1"
-    ) as conn, Underway(lambda: move.run("schema_sync")) as stage:  # fmt: skip
-        wait_for(lambda: move.on_source(tried), stage)
-        assert mode(move) == "log"
-        conn.commit()
-        stage.finish()
-    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
-
-
-def test_a_run_that_dies_while_it_hands_over_has_lost_nothing(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str
-) -> None:
-    execute(source_dsn, ITEMS)
-    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
-                     swap={"retries": 2000})  # fmt: skip
-    move.run_all(until="backfill")
-    killed = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE query LIKE 'LOCK TABLE%%SHARE ROW EXCLUSIVE%%' AND application_name LIKE 'pgddl:%%'"
-        " AND datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    with in_transaction(source_dsn, "UPDATE public.items SET u = u + 1000") as conn:
-        with Underway(lambda: move.run("schema_sync")) as stage:
-            wait_for(lambda: move.on_source(killed))
-            assert stage.fails(PgddlError).retryable
-        conn.commit()
-    assert mode(move) == "log"
-    brings_it(move)
-
-
-@pytest.mark.parametrize("moment", ["before its commit", "behind its commit", "taken back"])
-def test_a_server_that_crashes_at_the_hand_over_has_lost_nothing(
-    pg16: Cluster, lifecycle: Callable[..., Lifecycle], source_dsn: str, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    execute(source_dsn, ITEMS)
-    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
-                     swap={"retries": 500})  # fmt: skip
-    move.run_all(until="schema_sync" if moment == "taken back" else "backfill")
-    crashes: list[str] = []
-
-    def crashing(work: Callable[..., None]) -> Callable[..., None]:
-        def crash(*args: Any) -> None:
-            work(*args)
-            if not crashes:
-                crashes.append(moment)
-                pg16.restart("immediate")
-
-        return crash
-
-    module, name = {
-        "before its commit": (direct_function, "write_to_copy"),
-        "behind its commit": (direct_trigger, "_hand_over"),
-        "taken back": (direct_function, "write_to_log"),
-    }[moment]
-    monkeypatch.setattr(module, name, crashing(getattr(module, name)))
-    writers = TableWriters([source_dsn], [("public", "items")], truncate=[("public", "items")], rate=60, threads=2,
-                           tolerate_lost=True)  # fmt: skip
-    print(f"seed {writers.seed}")
-    stage = "replay" if moment == "taken back" else "schema_sync"
-    with writers:
-        wait_until(lambda: writers.notes.committed.total() > 20)
-        if moment == "taken back":
-            execute(source_dsn, UNTAKEN["more rows than go"].replace("200, 300", "900000, 900100"))
-        until_done(move, stage, Faults(0, one_in=float("inf")))
-        before = writers.notes.committed.total()
-        wait_until(lambda: crashes and writers.notes.committed.total() > before + 20)
-    assert writers.notes.failures == []
-    brings_it(move)
-    move.run_all(after="replay", until="swap")
-
-
-def test_a_table_that_never_has_a_quiet_moment_keeps_its_log(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str
-) -> None:
-    execute(source_dsn, ITEMS)
-    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
-                     swap={"retries": 2, "lock_timeout": "10ms"})  # fmt: skip
-    move.run_all(until="backfill")
-    with in_transaction(source_dsn, "UPDATE public.items SET u = u + 1000") as conn:
-        assert not move.run("schema_sync").blocked
-        assert mode(move) == "log"
-        conn.commit()
-    brings_it(move)
-
-
-def test_a_table_whose_keys_still_wait_keeps_its_log(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A change of a key is one row of the log and two keys. A writer may bring a row of one that waits to the copy."""
-    keep_out, tables = direct_trigger._keep_writers_out, list[str]()
-
-    def at_the_first(context: Context, conn: Session, table: TableRow) -> None:
-        if not tables:
-            execute(source_dsn, "UPDATE public.items SET id = id - 1000 WHERE id <= 10")
-        tables.append(table.qualified)
-        keep_out(context, conn, table)
-
-    monkeypatch.setattr(direct_trigger, "_keep_writers_out", at_the_first)
-    execute(source_dsn, ITEMS)
-    capture, replay = {"rows": "direct_trigger"}, {"window_rows": 10}
-    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture=capture, replay=replay)
-    move.run_all(until="schema_sync")
-    assert tables
-    execute(source_dsn, "INSERT INTO public.items (id, u) SELECT i, i + 5000 FROM generate_series(1, 10) i")
-    brings_it(move)
-
-
-def test_constraints_that_are_checked_late_keep_the_log(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
-    execute(source_dsn, ITEMS + "ALTER TABLE public.items ADD UNIQUE (no) DEFERRABLE INITIALLY DEFERRED")
-    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"})
-    move.run_all(until="replay")
-    assert mode(move) == "log"
-    execute(source_dsn, "UPDATE public.items SET note = 'x'")
-    move.run_all(after="replay")
 
 
 def test_serializable_clients_do_not_meet_in_the_copy(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:

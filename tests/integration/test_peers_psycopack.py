@@ -14,7 +14,7 @@ Shown elsewhere, and not repeated here:
 - an INSERT after the hand-over whose value a stale row holds (5), in more ways: test_direct_trigger.py,
   test_what_the_copy_cannot_take_goes_into_the_log;
 - a crash after the swap's commit: test_rewrite.py, test_a_swap_that_is_killed_anywhere_is_done_by_a_retry, and
-  test_rewrite_keeps.py, test_a_crash_right_behind_the_commit_leaves_nothing_half.
+  test_rewrite_meanwhile.py, test_a_crash_right_behind_the_commit_leaves_nothing_half.
 """
 
 from __future__ import annotations
