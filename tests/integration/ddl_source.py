@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
@@ -64,3 +65,22 @@ class Source:
     def after(self, *statements: str) -> list[CapturedEvent]:
         do(self.dsn, *statements)
         return self.events()
+
+
+def only(events: list[CapturedEvent]) -> CapturedEvent:
+    assert len(events) == 1, [e["tag"] for e in events]
+    return events[0]
+
+
+def table(event: CapturedEvent, name: str) -> Any:
+    found = [meta for meta in event["tables"].values() if meta["name"] == name]
+    assert len(found) == 1, [meta["name"] for meta in event["tables"].values()]
+    return found[0]
+
+
+def column(event: CapturedEvent, of: str, name: str) -> Any:
+    return next(c for c in table(event, of)["columns"] if c["name"] == name)
+
+
+def identities(event: CapturedEvent) -> list[str]:
+    return [d["identity"] for d in event["dropped"]]

@@ -2,104 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-import psycopg
 import pytest
-import yaml
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import schema
-from airflow_provider_pgddl.engine.errors import (
-    EXIT_BLOCKED,
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_REFUSED,
-    EXIT_RETRY,
-    EXIT_USAGE,
-    PgddlError,
-    Retry,
-    from_postgres,
-)
-from airflow_provider_pgddl.engine.job import file as jobs
-from airflow_provider_pgddl.engine.launch import driver
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema.verdict import TableReport
-from airflow_provider_pgddl.engine.server import schema_reading
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.integration.sessions import Underway, in_transaction, wait_for, waits_for_anything
-
-# What an exception says of itself, and what the server says of its own insides.
-NEVER = ("Traceback", "psycopg.", "Exception", "cache lookup failed", " OID ", "could not find tuple", "KeyError")
-PASSWORD = "hush-hush"
-# Nobody follows the source's DDL, so the gate is all there is.
-SECTIONS = {"tables": {"include": ["public.*"]}, "capture": {"ddl": "off"}}
-
-
-class Shell:
-    """A pipeline as people run it: `pgddl …` in this process, and what spark-submit starts."""
-
-    def __init__(self, move: Lifecycle, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
-        self.move, self._folder, self._capture = move, folder, capture
-        self._file = folder / "shop.yaml"
-
-    def __call__(self, *command: str) -> tuple[int, str]:
-        """Exit code and all that was said."""
-        self._file.write_text(yaml.safe_dump(self.move.content))
-        self._capture.readouterr()
-        return self._ended(cli.main([*command, "-p", str(self._file)]))
-
-    def asked(self, *command: str) -> tuple[int, dict[str, Any]]:
-        """The same for programs."""
-        code, said = self(*command, "--json")
-        return code, json.loads(said)
-
-    def stage(self, name: str) -> tuple[int, str]:
-        jobs.write(self.move.job(name), self._folder / "job.json")
-        self._capture.readouterr()
-        return self._ended(driver.main(name, [str(self._folder / "job.json")]))
-
-    def as_role(self, role: str) -> Shell:
-        """The same pipeline, by another role on both sides."""
-        move = copy(self.move)
-        sides = [make_conninfo(dsn, user=role, password=PASSWORD) for dsn in (move.source, move.target)]
-        move.source, move.target = sides
-        move.content = move.content | {
-            side: move._endpoint(f"{side.upper()}_{role.upper()}", dsn)
-            for side, dsn in zip(("source", "target"), sides, strict=True)
-        }
-        return Shell(move, self._folder, self._capture)
-
-    def gate(self) -> dict[str, TableReport]:
-        pipeline = load_pipeline(self.move.content)
-        return {r.table: r for r in stages.gate(pipeline, self.move.source, self.move.target)}
-
-    def _ended(self, code: int) -> tuple[int, str]:
-        out, err = self._capture.readouterr()
-        said = out + err
-        print(said)
-        self.check(said)
-        return code, said
-
-    def check(self, said: str) -> None:
-        """That no exception's text is in it."""
-        for word in (*NEVER, PASSWORD):
-            assert word not in said
-
-
-Shop = Callable[..., Shell]
+from tests.integration.schema_commands import PASSWORD, Shop, rows, shop_of
 
 
 @pytest.fixture
@@ -111,17 +27,7 @@ def shop(
     capfd: pytest.CaptureFixture[str],
 ) -> Shop:
     """``shop(source, target, role=…, schema={...})``: both sides with these tables, and nothing set up."""
-
-    def make(
-        source: str, target: str = "", *, role: str | None = None, sides: tuple[str, str] = (source_dsn, target_dsn),
-        **sections: Any,
-    ) -> Shell:  # fmt: skip
-        execute(sides[0], source)
-        execute(sides[1], target)
-        ends = [make_conninfo(dsn, user=role, password=PASSWORD) if role else dsn for dsn in sides]
-        return Shell(lifecycle(*ends, **(SECTIONS | sections)), tmp_path, capfd)
-
-    return make
+    return shop_of(lifecycle, (source_dsn, target_dsn), tmp_path, capfd)
 
 
 ROLES = "DO $$ BEGIN CREATE ROLE {0} {1}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
@@ -299,13 +205,6 @@ def assert_verdicts(found: Mapping[str, Any], wrong: Mapping[str, str]) -> None:
     assert {t for t, one in told.items() if one["status"] != "schema_mismatch"} == {"public.healthy"}
 
 
-def rows(dsn: str, table: str) -> list[str]:
-    """The rows as text, in the order of the columns' names."""
-    with psycopg.connect(dsn) as conn:
-        found = conn.execute(f"SELECT to_jsonb(t)::text FROM public.{table} t ORDER BY 1".encode()).fetchall()
-    return [row for (row,) in found]
-
-
 # --- before setup, and without rights ---------------------------------------------------------------------------------
 
 NO_TABLES = {
@@ -439,127 +338,3 @@ def test_a_target_that_has_lost_its_journal_is_not_set_up(shop: Shop) -> None:
     assert pgddl("metrics")[0] == EXIT_DONE
     code, said = pgddl.stage("replay")
     assert (code, "run stage setup first" in said) == (EXIT_USAGE, True)
-
-
-# --- under DDL --------------------------------------------------------------------------------------------------------
-
-
-def test_a_table_dropped_while_it_is_validated(shop: Shop) -> None:
-    """The drop is under way when the catalog is read, so that the look has to wait for it."""
-    made = "CREATE TABLE t (id int PRIMARY KEY, n int, CHECK (n > 0))"
-    pgddl = shop(made, made)
-    for look in ("validate", "diff --table t"):
-        with in_transaction(pgddl.move.target, "DROP TABLE public.t") as drop:
-            with Underway(lambda look=look: pgddl("schema", *look.split())) as looking:  # type: ignore[misc]
-                wait_for(lambda: waits_for_anything(pgddl.move.target), looking)
-                drop.commit()
-                assert looking.finish()[0] == EXIT_DONE
-        execute(pgddl.move.target, made)
-
-
-def test_a_table_held_locked_is_worth_another_try(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_reading, "_SET", sql.SQL("SET LOCAL lock_timeout = '100ms'"))
-    made = "CREATE TABLE t (id int PRIMARY KEY, n int, CHECK (n > 0))"
-    pgddl = shop(made, schema={"validation": "strict"}, ddl={"lock_timeout": "100ms", "retry_for": "100ms"})
-    pgddl.move.run_all(until="replay")
-    execute(pgddl.move.source, "INSERT INTO t VALUES (1, 1)")
-    for side in (pgddl.move.source, pgddl.move.target):
-        with in_transaction(side, "ALTER TABLE public.t ADD COLUMN later int"):
-            for command in (["schema", "validate"], ["schema", "diff", "--table", "t"], ["schema", "sync", "--apply"]):
-                code, said = pgddl(*command)
-                assert (code, "held a table locked" in said) == (EXIT_RETRY, True), command
-            with pytest.raises(Retry, match="held a table locked"):
-                pgddl.gate()
-            assert pgddl.stage("replay")[0] == EXIT_RETRY
-    assert pgddl.stage("replay")[0] == EXIT_DONE
-    assert rows(pgddl.move.target, "t") == rows(pgddl.move.source, "t")
-
-
-# What is done to table `{t}` in turn, with a type `{e}` of its own; in the end it is as it was.
-DDL = (
-    "ALTER TABLE public.{t} ADD COLUMN n int DEFAULT 5, ADD CHECK (n > 0)",
-    "CREATE UNIQUE INDEX ON public.{t} ((n + id)) WHERE n > 0",
-    "CREATE TYPE public.{e} AS ENUM ('a', 'b')",
-    "ALTER TABLE public.{t} ADD COLUMN e public.{e}[], ADD COLUMN g int GENERATED ALWAYS AS (n) STORED",
-    "ALTER TABLE public.{t} ALTER COLUMN note TYPE varchar(9)",
-    "ALTER TABLE public.{t} DROP COLUMN n CASCADE",
-    "ALTER TABLE public.{t} RENAME TO {t}_away",
-    "ALTER TABLE public.{t}_away RENAME TO {t}",
-    "DROP TYPE public.{e} CASCADE",
-    "ALTER TABLE public.{t} ALTER COLUMN note TYPE text",
-)
-ANEW = ("DROP TABLE public.{t}", "CREATE TABLE public.{t} (id int PRIMARY KEY, note text)")
-ROUNDS = 5
-
-
-@pytest.mark.parametrize("until", [None, "replay"])
-def test_catalogs_are_read_under_ddl_on_both_sides(shop: Shop, until: str | None) -> None:
-    """Tables, types and constraints come and go on both servers while every command looks; one table is left alone."""
-    tables = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, note text);" for name in ("stays", "t0", "t1"))
-    pgddl = shop(tables, "" if until else tables)
-    if until:
-        pgddl.move.run_all(until=until)
-    source, target = pgddl.move.source, pgddl.move.target
-    enough = Event()
-
-    def ddl(dsn: str) -> int:
-        turns = 0
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            while not enough.is_set() and turns < 400:  # a table has room for 1600 columns in all its life
-                for t, statements in (("t0", DDL), ("t1", (*DDL, *ANEW))):
-                    for statement in statements:
-                        conn.execute(statement.format(t=t, e=f"{t}_e").encode())
-                turns += 1
-        return turns
-
-    asked: dict[str, Callable[[], int]] = {
-        **{words: (lambda words=words: pgddl(*words.split())[0]) for words in COMMANDS},  # type: ignore[misc]
-        "gate": lambda: gated(pgddl),
-    }
-    odd: list[str] = []
-
-    def replay() -> int:
-        code, said = pgddl.stage("replay")
-        if code not in (EXIT_DONE, EXIT_BLOCKED, EXIT_RETRY):
-            odd.append(said)
-        return code
-
-    if until:
-        asked["replay"] = replay
-    codes: dict[str, Counter[int]] = {name: Counter() for name in asked}
-    with Underway(lambda: ddl(source)) as there, Underway(lambda: ddl(target)) as here:
-        try:
-            for _ in range(ROUNDS):
-                for name, ask in asked.items():
-                    codes[name][ask()] += 1
-        finally:
-            enough.set()
-        turns = there.finish(), here.finish()
-    print(turns, codes, *odd)
-    assert min(turns) > 1
-    # A table that is away in this moment is none that could be asked for.
-    assert codes.pop("schema diff --table t1").keys() <= {EXIT_DONE, EXIT_BLOCKED, EXIT_RETRY, EXIT_USAGE}
-    assert {code for found in codes.values() for code in found} <= {EXIT_DONE, EXIT_BLOCKED, EXIT_RETRY}
-    if until:
-        execute(source, "INSERT INTO stays VALUES (1, 'one'); INSERT INTO t0 VALUES (1, 'one')")
-        assert pgddl.stage("replay")[0] in (EXIT_DONE, EXIT_BLOCKED)  # t1 is another table on either side
-        for table in ("stays", "t0"):
-            assert rows(target, table) == rows(source, table) != []
-            assert pgddl.gate()[f"public.{table}"].status == "compatible"
-
-
-COMMANDS = (
-    "schema validate", "schema diff --table t1", "schema sync --dry-run", "status", "metrics",
-)  # fmt: skip
-
-
-def gated(pgddl: Shell) -> int:
-    try:
-        return EXIT_BLOCKED if any(r.status == "mismatch" for r in pgddl.gate().values()) else EXIT_DONE
-    except PgddlError as error:
-        pgddl.check(str(error))
-        return error.exit_code
-    except psycopg.Error as error:  # as the sensor takes it
-        failure = from_postgres(error, doing="looking at the schemas")
-        pgddl.check(str(failure))
-        return failure.exit_code
