@@ -19,6 +19,7 @@ ITEMS = """
     INSERT INTO items SELECT n, 'c' || n, repeat('x', 400) FROM generate_series(1, 600) n;
     ALTER TABLE items CLUSTER ON items_code_key
 """
+REWRITE = {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
 
 
 def log_of(pipeline: Lifecycle, table: str) -> str:
