@@ -1,14 +1,23 @@
-"""Runs that are paused, go on and are cancelled, and how to see that one holds."""
+"""Runs that are paused, go on and are cancelled, or that a throttle holds, and how to see that one does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages import STAGES
+from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 from tests.integration.lifecycle import Lifecycle
+
+TABLE = """
+CREATE TABLE public.t (id int PRIMARY KEY, v text);
+INSERT INTO public.t SELECT i, repeat('x', 500) FROM generate_series(1, 3000) i;
+"""
+SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "16kB", "workers": 1}, "replay": {"window_rows": 200}}
 
 
 def pause(move: Lifecycle, why: str | None = None) -> dict[str, Any]:
@@ -54,3 +63,12 @@ def finish(move: Lifecycle) -> None:
     for stage in STAGES[STAGES.index("backfill") : STAGES.index("verify") + 1]:
         assert not move.run(stage).blocked
     assert rows_differ(move) == []
+
+
+@contextmanager
+def under_way(move: Lifecycle, stage: str, **changed: Any) -> Iterator[Future[StageResult]]:
+    with ThreadPoolExecutor() as pool:
+        try:
+            yield pool.submit(move.run, stage, **changed)
+        finally:
+            resume(move)  # else a failed test would wait for a run that holds
