@@ -140,6 +140,10 @@ class GaveWay(Retry):
     """We let go of a table because somebody waited for it, or could not lock it in time."""
 
 
+class Closed(Retry):
+    """A table refuses writes for the cut-over of another pipeline: one that is done, or whose swap may yet fail."""
+
+
 class TookTooLong(GaveWay):
     """Work had not ended by its limit, and was cancelled."""
 

@@ -110,3 +110,33 @@ def test_c09_a_partition_that_goes_where_ddl_is_not_followed(
     execute(target_dsn, fix)
     move.run_all(after="schema_sync", until="verify")
     assert rows(source_dsn) == rows(target_dsn)
+
+
+def test_c09_a_partition_that_is_exchanged_where_ddl_is_not_followed(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """Under its name there is another one, which is captured anew and read, with nothing to do for anybody."""
+    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
+    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
+    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
+    move.run_all(until="replay")
+    execute(source_dsn, f"DROP TABLE public.items_high; {high}; INSERT INTO public.items VALUES (1002, 2, 'new')")
+    move.run_all(after="schema_sync", until="verify")
+    assert rows(source_dsn) == rows(target_dsn)
+
+
+def test_c09_a_partition_that_a_person_detached_alone_is_missed(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """A table of its name that is no partition any more takes no row."""
+    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
+    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
+    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
+    move.run_all(until="replay")
+    execute(target_dsn, "ALTER TABLE public.items DETACH PARTITION public.items_high")
+    execute(source_dsn, "INSERT INTO public.items VALUES (1002, 2, 'new')")
+    (blocked,) = move.run("replay").blocked
+    assert "the target has none" in blocked["reason"]
+    execute(target_dsn, "ALTER TABLE public.items ATTACH PARTITION public.items_high FOR VALUES FROM (1000) TO (2000)")
+    move.run_all(after="schema_sync", until="verify")
+    assert rows(source_dsn) == rows(target_dsn)

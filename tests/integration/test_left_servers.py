@@ -7,12 +7,13 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.conftest import Database
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.resets import reset
 from tests.integration.ways_back import Lifecycles, refused
 
 ITEMS = """
@@ -62,15 +63,15 @@ def test_what_fed_it_goes_on_writing_nowhere(
     assert rows(target_dsn) == rows(source_dsn) == rows(first)
     execute(first, "INSERT INTO public.items VALUES (502, 'late')")
     for _ in range(2):
-        error = feed.refused("replay", StageFailed)
-        assert error.table == "public.items" and repr(shop.name) in error.what
+        (blocked,) = feed.run("replay").blocked
+        assert blocked["table"] == "public.items" and repr(shop.name) in blocked["reason"]
     assert rows(source_dsn) == rows(target_dsn)
     if named:  # what comes back does pass
         back = way_back(lifecycle, shop)
         execute(target_dsn, "INSERT INTO public.items VALUES (601, 'new server')")
         back.run("replay")
         assert rows(source_dsn) == rows(target_dsn)
-        feed.refused("replay", StageFailed)
+        assert feed.run("replay").blocked
 
 
 def test_whoever_follows_it_is_told_that_its_rows_are_old(
@@ -111,9 +112,60 @@ def test_not_so_while_rows_come_back_to_it(
     back.run("replay")
     assert report.run("replay").blocked == []
     assert rows(elsewhere) == rows(target_dsn)
+    execute(target_dsn, "INSERT INTO public.items VALUES (503, 'not back yet')")
+    assert repr(shop.name) in report.refused("swap", PreflightRefused).what
     shop.run("cleanup")
     back.run("cleanup")  # it lives no more, and nothing comes
     assert [b["table"] for b in report.run("replay").blocked] == ["public.items"]
+
+
+def test_one_closed_table_stops_itself_alone(
+    lifecycle: Lifecycles, first: str, source_dsn: str, target_dsn: str
+) -> None:
+    others = "CREATE TABLE public.others (id int PRIMARY KEY, v text)"
+    execute(first, f"{ITEMS}; {others}")
+    feed = lifecycle(first, source_dsn, tables={"include": ["public.*"]})
+    feed.run_all(until="replay")
+    shop = lifecycle(source_dsn, target_dsn, **CLOSED)
+    shop.run_all(until="swap")
+    for n in (1, 2):
+        execute(first, f"INSERT INTO public.items VALUES ({500 + n}, 'late'); INSERT INTO public.others VALUES ({n})")
+        assert [b["table"] for b in feed.run("replay").blocked] == ["public.items"]
+        assert feed.journal("SELECT count(*) FROM public.others") == [(n,)]
+
+
+def test_nothing_is_copied_or_adopted_there(
+    lifecycle: Lifecycles, first: str, source_dsn: str, target_dsn: str
+) -> None:
+    execute(first, ITEMS)
+    execute(source_dsn, ITEMS)
+    early = lifecycle(first, source_dsn, tables={"include": ["public.items"], "existing": "adopt"})
+    early.run_all(until="snapshot")
+    shop = lifecycle(source_dsn, target_dsn, **CLOSED)
+    shop.run_all(until="swap")
+    execute(first, "DELETE FROM public.items WHERE id = 7")
+    early.run("backfill")
+    assert [b["table"] for b in early.run("schema_sync").blocked] == ["public.items"]
+    assert rows(source_dsn) == rows(target_dsn)
+    late = lifecycle(first, source_dsn, tables={"include": ["public.items"], "existing": "adopt"})
+    assert repr(shop.name) in late.refused("setup", PreflightRefused).what
+    reset(shop)  # as is said
+    early.run_all(after="backfill", until="verify")
+    assert rows(source_dsn) == rows(first)
+
+
+def test_of_two_cut_overs_at_once_one_is_refused(
+    lifecycle: Lifecycles, pg18: Cluster, database: Database, source_dsn: str, target_dsn: str, at: At
+) -> None:
+    execute(source_dsn, ITEMS)
+    report = lifecycle(source_dsn, database(pg18), **CLOSED)
+    shop = lifecycle(source_dsn, target_dsn, **CLOSED)
+    for one in (report, shop):
+        one.run_all(until="verify")
+    at("cut_over.before_fence_lock", once(lambda: shop.run("swap")))
+    assert repr(shop.name) in report.refused("swap", PreflightRefused).what
+    refused(source_dsn, "INSERT INTO public.items VALUES (501, 'of one who stayed')")
+    assert report.on_source("SELECT tgname FROM pg_trigger WHERE tgname ~ 'fence'") == [(f"pgddl_fence_{shop.name}",)]
 
 
 WIDEN = {"rewrite": {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}}
@@ -136,6 +188,9 @@ def test_no_rewrite_in_place_opens_it_again(lifecycle: Lifecycles, source_dsn: s
     widen.refused("swap", PreflightRefused)
     refused(source_dsn, "INSERT INTO public.items VALUES (501, 'of one who stayed')")
     assert repr(shop.name) in in_place(lifecycle, source_dsn).refused("setup", PreflightRefused).what
+    shop.run("cleanup")
+    of_the_same_name = lifecycle(source_dsn, **WIDEN, pipeline=shop.name)
+    assert repr(shop.name) in of_the_same_name.refused("setup", PreflightRefused).what
 
 
 def test_no_way_back_in_place_opens_it_again(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:

@@ -8,14 +8,19 @@ from collections.abc import Collection
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
+from airflow_provider_pgddl.engine.journal.births import is_fed_back
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
 
-FOLLOW = "take the server that {by} has moved to for the source; or `pgddl reset` {by}, which opens this one again"
+# Where applications are to come back to a server that a pipeline's cut-over has closed.
+OPEN = (
+    "where applications are to come back to this server, `pgddl reset` {by} opens it; or, where that pipeline is gone, "
+    'DROP TRIGGER "pgddl_fence_{by}" on its tables and their partitions'
+)
+FOLLOW = "take the server that {by} has moved to for the source; " + OPEN
 
 
 def fence_name(pipeline: str) -> str:
@@ -39,16 +44,24 @@ def closed(conn: Session, tables: Collection[Name]) -> list[tuple[Name, str]]:
     return [((schema, name), by) for schema, name, by in conn.execute(_Q["closed"], names)]
 
 
-def left_to(conn: Session, pipeline: str, tables: Collection[Name]) -> list[tuple[Name, str]]:
+def closed_by_others(conn: Session, pipeline: str, tables: Collection[Name]) -> list[tuple[Name, str]]:
+    return [(name, by) for name, by in closed(conn, tables) if by != pipeline]
+
+
+def left_to(conn: Session, pipeline: str, tables: Collection[Name], *, certainly: bool) -> list[tuple[Name, str]]:
     """Those of these tables that applications have left by the cut-over of another pipeline: what is read there is old
-    from then on. Not so while the way back of that one lives, by which rows still come."""
-    found = [(name, by) for name, by in closed(conn, tables) if by != pipeline]
-    fed = {by for by in {by for _, by in found} if way_back_that_lives(conn, by) is not None}
-    return [(name, by) for name, by in found if by not in fed]
+    from then on. Not so while the way back of that one lives, or is about to, by which rows still come; where we may
+    not know that, only what is `certainly` old."""
+    found = closed_by_others(conn, pipeline, tables)
+    fed = {by: is_fed_back(conn, by) for by in {by for _, by in found}}
+    return [(name, by) for name, by in found if not (fed[by] or (certainly and fed[by] is None))]
 
 
 def old_since(pipeline: str) -> str:
-    return f"refuses writes on the source since the cut-over of pipeline {pipeline!r}: the new server has newer rows"
+    return (
+        f"refuses writes on the source for the cut-over of pipeline {pipeline!r}, which is under way or done: the new "
+        "server has newer rows"
+    )
 
 
 def raise_fence(conn: Session, pipeline: str, relation: Name) -> None:

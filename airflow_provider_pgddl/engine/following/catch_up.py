@@ -59,7 +59,8 @@ def tell_doubts(context: Context, result: StageResult) -> StageResult:
     if needed := context.row().verify_needed:
         for table in (t for t in indexed if not t.keyless):
             add(table.qualified, f"{needed}; {TODO}")
-    for (schema, name), by in left_to(context.source, context.name, [(t.schema, t.name) for t in indexed]):
+    names = [(t.schema, t.name) for t in indexed]
+    for (schema, name), by in left_to(context.source, context.name, names, certainly=True):
         add(f"{schema}.{name}", f"{old_since(by)}; {FOLLOW.format(by=by)}")
     return replace(result, blocked=[{"table": name, "reason": reason} for name, reason in why.items()])
 

@@ -14,28 +14,29 @@ from airflow_provider_pgddl.engine.sql import queries
 
 
 def uneven_partitions(pipeline: Pipeline, target: Session, now: Table, plan: Plan, was: Plan) -> list[SchemaFinding]:
-    """`plan` has the copy's name, `was` the partitions that were known of it."""
-    found = missing_partitions(target, now, plan)
-    return found if pipeline.capture.ddl != "off" else found + partitions_left(target, now, plan, was)
+    """`plan` has the copy's name, `was` the partitions that were known of it. None where the copy is partitioned in
+    another way."""
+    copy = (plan.copy_schema, plan.copy_name)
+    if now.kind != "p" or (oid := catalog.oids_of(target, [copy]).get(copy)) is None:
+        return []
+    row = target.execute(queries("catalog")["partitioned_as"], list(copy)).fetchone()
+    if row is None or row[0] != now.partition_key:
+        return []
+    _, takes_all, nested = row
+    there = set(target.execute(queries("swap")["partitions_of"], [oid]).fetchall())
+    parent = None if nested else sql_name(*copy)  # a bound is said of the next parent, which need not be the root
+    found = [] if takes_all else _missing(now, there, parent)
+    return found if pipeline.capture.ddl != "off" else found + _left(now, was, there, parent)
 
 
-def missing_partitions(target: Session, now: Table, plan: Plan) -> list[SchemaFinding]:
-    """A finding for each; none where the copy is partitioned in another way, or takes every row by default."""
-    if now.kind != "p":
-        return []
-    args = [plan.copy_schema, plan.copy_name]
-    row = target.execute(queries("catalog")["partitioned_as"], args).fetchone()
-    if row is None or row[0] != now.partition_key or row[1]:
-        return []
-    there = catalog.oids_of(target, [(leaf.schema, leaf.name) for leaf in now.leaves])
-    parent, nested = sql_name(*args), row[2]  # a bound is said of the next parent, which need not be the root
+def _missing(now: Table, there: set[tuple[str, str]], parent: str | None) -> list[SchemaFinding]:
     return [
         SchemaFinding(
             "missing_on_target",
             "mismatch",
             f"Source has partition {leaf.schema}.{leaf.name}, and the target has none of this name",
             impact="Its rows have nowhere to go",
-            fix=() if nested else (_create(leaf, parent),),
+            fix=() if parent is None else (_create(leaf, parent),),
             reason="missing_table",
         )
         for leaf in now.leaves
@@ -43,27 +44,22 @@ def missing_partitions(target: Session, now: Table, plan: Plan) -> list[SchemaFi
     ]
 
 
-def partitions_left(target: Session, now: Table, plan: Plan, was: Plan) -> list[SchemaFinding]:
-    """A finding for each that the source has dropped or detached since that plan was made, and the copy still has: what
-    was in it went without a row trigger. For where DDL is not followed; else whoever leaves it out has said so."""
-    gone = [name for leaf, name in was.copies.items() if int(leaf) not in {leaf.oid for leaf in now.leaves}]
-    copy = (plan.copy_schema, plan.copy_name)
-    if now.kind != "p" or not gone or (oid := catalog.oids_of(target, [copy]).get(copy)) is None:
-        return []
-    there = target.execute(queries("swap")["partitions_of"], [oid]).fetchall()
-    row = target.execute(queries("catalog")["partitioned_as"], list(copy)).fetchone()
-    nested = row is None or row[2]
+def _left(now: Table, was: Plan, there: set[tuple[str, str]], parent: str | None) -> list[SchemaFinding]:
+    """What the source has dropped or detached since that plan was made: its rows went without a row trigger. For where
+    DDL is not followed; else whoever leaves it out has said so. One that is there anew under its name is captured anew,
+    and read again."""
+    oids, names = {leaf.oid for leaf in now.leaves}, {leaf.name for leaf in now.leaves}
     return [
         SchemaFinding(
             "missing_on_source",
             "mismatch",
             f"Source has partition {'.'.join(name)} no more, and the target still has it",
             impact="Its rows would stay on the target, where the source has none of them",
-            fix=() if nested else (f"ALTER TABLE {sql_name(*copy)} DETACH PARTITION {sql_name(*name)};",),
+            fix=() if parent is None else (f"ALTER TABLE {parent} DETACH PARTITION {sql_name(*name)};",),
             reason="source_removed",
         )
-        for name in gone
-        if name in there
+        for leaf, name in was.copies.items()
+        if int(leaf) not in oids and name[1] not in names and name in there
     ]
 
 

@@ -42,6 +42,16 @@ def way_back_that_lives(conn: Session, pipeline: str) -> str | None:
     return str(row[0]) if row else None
 
 
+def is_fed_back(conn: Session, pipeline: str) -> bool | None:
+    """Whether rows come back here from where this pipeline has moved to, or are about to: its way back lives, or is
+    being born. None where the journal here is not ours to read."""
+    may_read = conn.execute(_Q["may_read"], prepare=True).fetchone()
+    if may_read != (True,):
+        return False if may_read is None else None
+    row = conn.execute(_Q["feeding"], [pipeline], prepare=True).fetchone()
+    return bool(row and row[0])
+
+
 class Births:
     """Of one pipeline, over one session; whoever calls decides on transactions."""
 

@@ -106,7 +106,7 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]
     """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     facts = Facts(pipeline, [Side("source", conn)], tables)
     checks = (rewriting.unmovable, rewriting.unkept, rewriting.children, rewriting.published, rewriting.replicated,
-              rewriting.partitions, source_tables.closed_by_others)  # fmt: skip
+              rewriting.partitions, source_tables.closed_to_rewrites)  # fmt: skip
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
@@ -115,6 +115,11 @@ def what_replacing_breaks(
 ) -> list[Finding]:
     """What has come since setup, and keeps the target's tables from being replaced."""
     return list(replaced_tables.what_replacing_breaks(pipeline, source, target, tables))
+
+
+def what_opens_a_closed_table(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
+    """Of tables whose places others are about to take, under the lock that keeps fences away."""
+    return list(source_tables.closed_to_rewrites(Facts(pipeline, [Side("source", conn)], tables)))
 
 
 def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
@@ -148,7 +153,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         in_place = [
             rewriting.alterations, rewriting.narrower, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
-            rewriting.published, rewriting.replicated, source_tables.closed_by_others, rewriting.values_by_oid,
+            rewriting.published, rewriting.replicated, source_tables.closed_to_rewrites, rewriting.values_by_oid,
             new_types.said_of_plain_tables, new_types.broken,
         ]  # fmt: skip
         return [*_SERVERS, *_TABLES, *in_place, *last]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_provider_pgddl.engine.capture.fence import OPEN, closed
+from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, brought
 from airflow_provider_pgddl.engine.preflight.findings import Finding
@@ -29,6 +31,10 @@ def adopted(facts: Facts) -> Iterator[Finding]:
         if by := ours.get(name):
             what = f"{by}, has brought it there, and applications may write to it: their rows would be replaced"
             yield Finding("error", "existing", "target", table, what, "give the pipeline another target")
+    for name, pipeline in closed(side.conn, list(there)):
+        if facts.pipeline.pipeline != way_back_that_lives(side.conn, pipeline):
+            what = f"it refuses writes for the cut-over of pipeline {pipeline!r}"
+            yield Finding("error", "left", "target", written(*name), what, OPEN.format(by=pipeline))
     for oid, subscription in side.rows("subscribed", oids=list(oids)):
         what = f"subscription {written(subscription)} writes into it as well"
         fix = f"DROP SUBSCRIPTION {side.name(subscription)};"

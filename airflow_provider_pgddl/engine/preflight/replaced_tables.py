@@ -130,7 +130,7 @@ def _owned(there: Facts) -> Iterator[Finding]:
 
 
 _UNDER_WAY = (
-    rewriting.unmovable, rewriting.unkept, rewriting.replicated, source_tables.closed_by_others, _tied, _owned
+    rewriting.unmovable, rewriting.unkept, rewriting.replicated, source_tables.closed_to_rewrites, _tied, _owned
 )  # fmt: skip
 
 

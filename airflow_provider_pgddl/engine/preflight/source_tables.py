@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed, fenced, left_to, old_since
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, OPEN, closed, fenced, left_to, old_since
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.model import tables
@@ -44,16 +44,16 @@ def left(facts: Facts) -> Iterator[Finding]:
         what = "refuses writes since a cut-over of this pipeline: its rows here are older than the target's"
         fix = "pgddl reset, which takes the fence down for applications that are to come back to this server"
         yield Finding("error", "left", "source", written(*name), what, fix)
-    for name, by in left_to(facts.source.conn, facts.pipeline.pipeline, facts.tables):
+    for name, by in left_to(facts.source.conn, facts.pipeline.pipeline, facts.tables, certainly=False):
         yield Finding("error", "left", "source", written(*name), old_since(by), FOLLOW.format(by=by))
 
 
-def closed_by_others(facts: Facts) -> Iterator[Finding]:
+def closed_to_rewrites(facts: Facts) -> Iterator[Finding]:
     """A table that takes such a one's place would be open, and what is written to it seen by nobody."""
     for name, by in closed(facts.source.conn, facts.tables):
-        if facts.pipeline.pipeline not in (by, way_back_that_lives(facts.source.conn, by)):
-            what = f"refuses writes since the cut-over of pipeline {by!r}: rewriting it in place would open it again"
-            fix = f"do so on the server that {by} has moved to; or `pgddl reset` {by}, which opens this one again"
+        if facts.pipeline.pipeline != way_back_that_lives(facts.source.conn, by):
+            what = f"refuses writes for the cut-over of pipeline {by!r}: rewriting it in place would open it again"
+            fix = f"do so on the server that {by} has moved to; {OPEN.format(by=by)}"
             yield Finding("error", "left", "source", written(*name), what, fix)
 
 

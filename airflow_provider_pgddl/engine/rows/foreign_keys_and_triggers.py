@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
+from airflow_provider_pgddl.engine.capture.fence import OPEN
+from airflow_provider_pgddl.engine.errors import Closed, GaveWay
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
@@ -119,8 +120,9 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
     """Around what writes rows, in the caller's transaction: foreign keys and triggers on these copies do not fire where
     our role may see to that; else, and where they would all the same, what they are.
 
-    GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
-    names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
+    GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them.
+    Closed where a cut-over has left one of them, unless this is its way back."""
+    names = _names(plans)
     with keeping_plans(target):
         before = read_ties(target, names)
         silenced = bool(before) and may_silence(target)
@@ -136,22 +138,43 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
         raise GaveWay(CHANGED, todo="nothing: this is tried again")
 
 
+def closed(target: Session, plans: Mapping[int, Plan]) -> dict[int, list[str]]:
+    """The tables that refuse writes for another cut-over than the one whose way back this is, with what to say of it:
+    what is written there never gets to the server that applications are on."""
+    found: dict[int, list[str]] = {}
+    for table, pipeline, is_way_back in _fences(target, _names(plans)):
+        if not is_way_back:
+            found.setdefault(table, []).append(
+                f"it refuses writes on the target for the cut-over of pipeline {pipeline!r}: what is written here "
+                "never gets to the new server. Take it out (tables.exclude, `pgddl reconfigure`); "
+                + OPEN.format(by=pipeline)
+            )
+    return found
+
+
 def _is_fenced(target: Session, names: Mapping[int, Name]) -> bool:
     """Whether the target is, as the server that a cut-over has left and whose way back this is: our transaction is let
-    through then, and nobody else's. StageFailed where any other cut-over has left it."""
-    args = [list(names), [s for s, _ in names.values()], [n for _, n in names.values()]]
-    with plans_kept(target):
-        found = target.execute(_Q["fences"], args).fetchall()
-    for schema, name, pipeline, is_way_back in found:
+    through then, and nobody else's."""
+    found = _fences(target, names)
+    for table, pipeline, is_way_back in found:
         if not is_way_back:
-            raise StageFailed(
-                f"refuses writes on the target since the cut-over of pipeline {pipeline!r}: what is written here never "
-                "gets to the server that applications are on",
-                table=f"{schema}.{name}",
-                todo=f"move to the server that {pipeline} has moved to, by a pipeline of its own; or `pgddl reset` "
-                f"{pipeline}, which opens this one again",
+            raise Closed(
+                f"refuses writes on the target for the cut-over of pipeline {pipeline!r}, which is under way or done: "
+                "what is written here never gets to the new server",
+                table=".".join(names[table]),
+                todo=OPEN.format(by=pipeline),
             )
     return bool(found)
+
+
+def _fences(target: Session, names: Mapping[int, Name]) -> list[tuple[int, str, bool]]:
+    args = [list(names), [s for s, _ in names.values()], [n for _, n in names.values()]]
+    with plans_kept(target):
+        return target.execute(_Q["fences"], args).fetchall()
+
+
+def _names(plans: Mapping[int, Plan]) -> dict[int, Name]:
+    return {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
 
 
 def may_silence(target: Session) -> bool:

@@ -299,11 +299,11 @@ def _unaltered(target: Session, tables: Sequence[TableRow], at_work: set[int], d
 def _guarded(
     source: Session, target: Session, tables: Sequence[TableRow], at_work: set[int], done: Window
 ) -> tuple[list[TableRow], set[int]]:
-    """The tables whose rows may be moved, and those of them whose copies are written to behind the wall. Others are for
-    the window that has to do with them."""
+    """The tables whose rows may be moved, and those of them whose copies are written to behind the wall."""
     plans = foreign_keys_and_triggers.by_id(t for t in tables if t.id in at_work)
     _, stops = foreign_code.code_of_live(source, plans)
     behind, refused = foreign_code.code_of_copies(target, plans)
+    refused |= foreign_keys_and_triggers.closed(target, foreign_keys_and_triggers.by_id(tables))
     refused |= {t.id: why for t in tables if t.id in behind and (why := archive.not_behind_the_wall(t.plan))}
     done.stopped |= stops | refused
     return [t for t in tables if t.id not in done.stopped], behind

@@ -4,12 +4,19 @@ SELECT run, pg_catalog.to_jsonb(p) -> 'unborn', pg_catalog.to_jsonb(p) ->> 'born
 FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: may_read
-SELECT pg_catalog.has_table_privilege(pg_catalog.to_regclass('pgddl.pipelines'), 'SELECT')
+-- No row where there is no journal. By name one could not even be asked for without USAGE on its schema.
+SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'pipelines'
+WHERE n.nspname = 'pgddl'
 
 -- name: living
 SELECT pipeline FROM pgddl.pipelines p
 WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND pg_catalog.to_jsonb(p) ->> 'unborn' IS NULL
   AND cut_over_at IS NULL AND finished_at IS NULL
+
+-- name: feeding
+SELECT EXISTS (SELECT FROM pgddl.pipelines p
+               WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND cut_over_at IS NULL AND finished_at IS NULL)
 
 -- name: make_unborn
 INSERT INTO pgddl.pipelines AS p (pipeline, job, config, source_system, source_timeline, born_of, unborn)

@@ -58,7 +58,7 @@ ORDER BY 1, 2
 
 -- name: fences
 -- Cut-overs since which one of these tables, or a part of it, refuses writes; and whether the table's pipeline is the way back of that one.
-SELECT DISTINCT k.schema, k.name, pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1) AS pipeline,
+SELECT DISTINCT k.id, pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1) AS pipeline,
        coalesce(p.born_of = pg_catalog.substr(g.tgname, pg_catalog.length('pgddl_fence_') + 1), false)
 FROM unnest(%s::bigint[], %s::name[], %s::name[]) k(id, schema, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
@@ -69,7 +69,7 @@ JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
 JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl'
 LEFT JOIN pgddl.tables j ON j.id = k.id
 LEFT JOIN pgddl.pipelines p ON p.pipeline = j.pipeline
-ORDER BY 1, 2, 3
+ORDER BY 1, 2
 
 -- name: hidden
 -- One of these tables, or of their partitions, that hides rows from us.

@@ -52,6 +52,7 @@ from airflow_provider_pgddl.engine.swapping.readiness import (
     NotYet,
     not_compared,
     refuse_blocked,
+    refuse_left,
     refuse_missing,
     refuse_unready,
 )
@@ -98,6 +99,7 @@ def _attempt(
         failpoint("cut_over.before_fence", context.source)
         with _fence(context, tables) as held:
             failpoint("cut_over.behind_fence", context.source)
+            refuse_left(context, tables)  # by now: of two cut-overs at once, one at least meets the other's fence
             windows = _drain(context)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise NotYet("a table came or went just now")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_pgddl.engine.capture.fence import FOLLOW, left_to, old_since
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed_by_others, old_since
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
@@ -23,8 +23,7 @@ def refuse_unready(context: Context) -> None:
     that were changed or read again since they were compared are compared once more."""
     refuse_blocked(context)
     tables = context.tables()
-    for name, by in left_to(context.source, context.name, [(t.schema, t.name) for t in tables]):
-        raise PreflightRefused(old_since(by), table=".".join(name), todo=FOLLOW.format(by=by))
+    refuse_left(context, tables)
     late = [t for t in tables if t.state != "indexed"]
     if late or not tables:
         raise UsageError(
@@ -43,6 +42,13 @@ def refuse_unready(context: Context) -> None:
         todo = "run stage verify first, or set verify.before_swap: false"
         raise PreflightRefused(reason, table=table.qualified, todo=todo)
     refuse_missing(context, tables)
+
+
+def refuse_left(context: Context, tables: Sequence[TableRow]) -> None:
+    """A cut-over from a server that another one has left would be to rows that are old, or get old: what its way back
+    has not brought yet is nowhere here."""
+    for name, by in closed_by_others(context.source, context.name, [(t.schema, t.name) for t in tables]):
+        raise PreflightRefused(old_since(by), table=".".join(name), todo=FOLLOW.format(by=by))
 
 
 def refuse_missing(context: Context, tables: Sequence[TableRow]) -> None:

@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
-from airflow_provider_pgddl.engine.preflight import what_replacing_breaks
+from airflow_provider_pgddl.engine.preflight import what_opens_a_closed_table, what_replacing_breaks
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.preflight.replaced_tables import retyped
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
@@ -111,6 +111,8 @@ class Replacing:
             lock_all(conn, wanted, "ACCESS EXCLUSIVE", timeout)
         failpoint("replace.after_lock", conn)
         with plans_kept(conn):
+            closed = what_opens_a_closed_table(self._context.pipeline, conn, [(t.schema, t.name) for t in tables])
+            refuse(closed, under_way=True)
             if read(self._context, tables) != found:
                 raise NotYet("what stands on the target's tables changed just now")
             wait_out_old_snapshots(conn)
