@@ -144,6 +144,13 @@ class Closed(Retry):
     """A table refuses writes for the cut-over of another pipeline: one that is done, or whose swap may yet fail."""
 
 
+# What opens a server again that a pipeline's cut-over has closed.
+OPEN = (
+    "where applications are to come back to this server, `pgddl reset` {by} opens it; or, where that pipeline is gone, "
+    'DROP TRIGGER "pgddl_fence_{by}" on its tables and their partitions'
+)
+
+
 class TookTooLong(GaveWay):
     """Work had not ended by its limit, and was cancelled."""
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.errors import OPEN
 from airflow_provider_pgddl.engine.journal.births import is_fed_back
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -15,11 +16,6 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
 
-# Where applications are to come back to a server that a pipeline's cut-over has closed.
-OPEN = (
-    "where applications are to come back to this server, `pgddl reset` {by} opens it; or, where that pipeline is gone, "
-    'DROP TRIGGER "pgddl_fence_{by}" on its tables and their partitions'
-)
 FOLLOW = "take the server that {by} has moved to for the source; " + OPEN
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_provider_pgddl.engine.capture.fence import OPEN, closed
+from airflow_provider_pgddl.engine.capture.fence import closed
+from airflow_provider_pgddl.engine.errors import OPEN
 from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, brought

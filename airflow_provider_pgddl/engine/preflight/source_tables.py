@@ -10,8 +10,8 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture.fence import FOLLOW, OPEN, closed, fenced, left_to, old_since
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed, fenced, left_to, old_since
+from airflow_provider_pgddl.engine.errors import OPEN, PgddlError
 from airflow_provider_pgddl.engine.journal.births import way_back_that_lives
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import equal

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture.fence import OPEN
-from airflow_provider_pgddl.engine.errors import Closed, GaveWay
+from airflow_provider_pgddl.engine.errors import OPEN, Closed, GaveWay
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal, into
