@@ -176,7 +176,7 @@ def no_such_exception(number: int) -> UsageError:
 
 def slot_of_others(name: str, whose: str) -> StageFailed:
     what = f"replication slot {name!r} is somebody else's{whose}"
-    return StageFailed(what, todo="give this pipeline another name, or drop that slot")
+    return StageFailed(what, todo="give this pipeline another name")
 
 
 def no_logical_slot(error: psycopg.Error, instead: str) -> StageFailed:

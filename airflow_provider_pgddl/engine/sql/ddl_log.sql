@@ -138,7 +138,9 @@ SELECT plugin, database = pg_catalog.current_database(), coalesce(wal_status, ''
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 
 -- name: drop_slot
-SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+-- A database beside this one may have a pipeline of the same name.
+SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
+WHERE slot_name = %s AND plugin = 'pgoutput' AND database = pg_catalog.current_database()
 
 -- name: marker
 -- Transactional: its commit flushes the log up to here (synchronous_commit is on), and everything that committed before it.
