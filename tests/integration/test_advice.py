@@ -264,6 +264,7 @@ BY_A_PERSON = {
     "extension_member": "the file is refused first: it names no table that a dump would have",
     "security_label": "these servers have no provider of labels",
     "subscription": "done at the publisher",
+    "name": "the file has another name: test_several_pipelines",
     "no_table": "the file names another table",
     "left": "a cut-over is taken back",
     "operations": "the table is left out: test_archive",

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from airflow_provider_pgddl.engine.preflight import servers
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.stages import setup
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.resets import reset
+from tests.integration.resets import reset, structure
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -58,4 +65,106 @@ def test_the_slots_of_a_namesake_in_another_database_are_left_alone(
     reset(mine)
     execute(source_dsn, "ALTER TABLE shop.orders ADD more int DEFAULT 3; DELETE FROM shop.orders WHERE id < 9")
     theirs.run_all(after="snapshot", until="verify")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def refused_by_name(move: Lifecycle, why: str) -> None:
+    """By check and by setup, before anything is made."""
+    before = [structure(dsn) for dsn in (move.source, move.target)]
+    findings = stages.check(load_pipeline(move.content), move.source, move.target)["findings"]
+    assert [why in f["what"] for f in findings if f["code"] == "name"] == [True]
+    assert why in move.refused("setup", PreflightRefused).what
+    assert [structure(dsn) for dsn in (move.source, move.target)] == before
+
+
+def test_a_name_is_given_once_among_pipelines_that_meet_in_a_database(
+    pg16: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles
+) -> None:
+    """One comes there, one goes on from there: they would end each other's sessions, and take each other's logs."""
+    last = database(pg16)
+    execute(source_dsn, SHOP)
+    first = lifecycle(source_dsn, target_dsn, **ALL, capture={"rows": "wal"}, follow={"finish": True})
+    first.run_all(until="replay")
+    second = lifecycle(target_dsn, last, **ALL)
+    refused_by_name(second, "is the target of another pipeline 'shop' already")
+    second.content["pipeline"] = "shop_on"
+    second.run_all(until="replay")
+    execute(source_dsn, "UPDATE shop.orders SET note = 'on' WHERE id < 9")
+    first.run("replay")
+    second.run("replay")
+    assert differences(source_dsn, last) == []
+
+
+def test_a_name_that_goes_on_from_the_target_is_none_to_come_there_by(
+    pg16: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles
+) -> None:
+    """As a next run neither; a run that is over is in nobody's way, and its reset in nobody's either."""
+    last = database(pg16)
+    execute(source_dsn, SHOP)
+    first = lifecycle(source_dsn, target_dsn, **ALL)
+    first.run_all()
+    second = lifecycle(target_dsn, last, **ALL)
+    second.run_all(until="replay")
+    assert "is the source of another" in first.refused("setup", PreflightRefused, again=True).what
+    with connect(target_dsn, purpose="copy", pipeline="shop", token=4711) as theirs:
+        reset(first)
+        assert theirs.execute("SELECT 1").fetchone() == (1,)
+    first.content["tables"] = {"include": ["shop.*"], "existing": "adopt"}
+    refused_by_name(first, "is the source of another pipeline 'shop' already")
+    execute(target_dsn, "DELETE FROM shop.orders WHERE id < 9")
+    second.run_all(after="snapshot", until="verify")
+    assert differences(target_dsn, last) == []
+
+
+def test_two_of_a_name_that_met_before_this_was_refused(
+    pg16: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What the refusal advises is done, and neither loses a row by it."""
+    last = database(pg16)
+    execute(source_dsn, SHOP)
+    first = lifecycle(source_dsn, target_dsn, **ALL, capture={"rows": "wal"}, follow={"finish": True})
+    second = lifecycle(target_dsn, last, **ALL)
+    with monkeypatch.context() as before:
+        before.setattr(setup, "refuse_namesake", lambda *_: None)
+        before.setattr(servers, "namesake", lambda *_: None)
+        first.run_all(until="replay")
+        second.run_all(until="replay")
+    execute(source_dsn, "UPDATE shop.orders SET note = 'on' WHERE id < 9")
+    for one_of_both in (first, second):
+        assert "`pgddl reset` this one first" in str(one_of_both.refused("setup", UsageError).todo)
+    reset(second)
+    second.content["pipeline"] = "shop_on"
+    execute(source_dsn, "DELETE FROM shop.orders WHERE id < 5")
+    first.run_all(until="verify")
+    second.run_all(until="verify")
+    assert differences(source_dsn, target_dsn) == differences(target_dsn, last) == []
+
+
+def test_a_way_back_has_no_name_that_meets_another(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles
+) -> None:
+    """Its source is the target, and its journal on the source."""
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, **ALL, swap={"fence": "read_only", "way_back": "back"})
+    to_target, from_source = lifecycle(database(pg16), target_dsn, **ALL), lifecycle(source_dsn, database(pg18), **ALL)
+    execute(to_target.source, SHOP.replace("shop", "other"))
+    to_target.content |= {"pipeline": "back", "tables": {"include": ["other.*"]}}
+    from_source.content["pipeline"] = "back"
+    for other, why in ((to_target, "is the target of another"), (from_source, "is the source of another")):
+        other.run("setup")
+        findings = stages.check(load_pipeline(move.content), move.source, move.target)["findings"]
+        assert [why in f["what"] for f in findings if f["code"] == "way_back"] == [True]
+        reset(other)
+    move.run_all(until="verify")
+    from_source.run("setup")
+    assert "is the source of another" in str(move.refused("swap", PgddlError))
+    reset(from_source)
+    move.run_all(after="verify", until="swap")
+    back = lifecycle(target_dsn, source_dsn)
+    back.content = way_back_of(load_pipeline(move.content)).to_json()
+    execute(target_dsn, "DELETE FROM shop.orders WHERE id < 9")
+    back.run_all(after="schema_sync", until="swap")
+    execute(source_dsn, "DELETE FROM shop.orders WHERE id < 19")
+    move.run_all(after="schema_sync", until="swap")
     assert differences(source_dsn, target_dsn) == []

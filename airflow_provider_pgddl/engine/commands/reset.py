@@ -83,7 +83,8 @@ def reset(
             unmake(name, target, target_dsn, source)
             return {"pipeline": name, "dropped": ["what was prepared for a cut-over that has not come about"]}
         held.take(source_dsn)
-        held.terminate_stale(*{id(s): s for s in (source, target)}.values())
+        if row.finished_at is None:  # else a pipeline of this name may go on from the target by now
+            held.terminate_stale(*{id(s): s for s in (source, target)}.values())
         _refuse_other_way(pipeline, source, source_dsn, target, row)
         if pipeline.beside and row.cut_over_at and not row.finished_at:
             back = "run stage revert, then reset, which leaves them as they were; or cleanup, which keeps the new ones"

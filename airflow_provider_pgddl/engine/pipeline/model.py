@@ -331,7 +331,8 @@ class Pipeline(Section):
     """One pipeline file, validated, with every default filled in."""
 
     pipeline: PipelineName
-    """Keys all state. `a-z`, `0-9`, `_`, at most 40 characters, a letter first. Type: name."""
+    """Keys all state, so it is given once among pipelines that share a database. `a-z`, `0-9`, `_`, at most 40
+    characters, a letter first. Type: name."""
     source: Endpoint
     target: Endpoint | None = None
     trusted_roles: tuple[Text, ...] = ()

@@ -166,6 +166,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
     ]  # fmt: skip
     return [
         servers.same_database,
+        servers.namesakes,
         *_SERVERS,
         source_tables.left,
         *_TABLES,

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import ddl_log, granted, slot_log
+from airflow_provider_pgddl.engine.capture.namesakes import namesake
 from airflow_provider_pgddl.engine.capture.slot_stream import FAILOVER
 from airflow_provider_pgddl.engine.ddl.events import events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
@@ -61,6 +62,15 @@ def event_triggers(facts: Facts) -> Iterator[Finding]:
         return
     fix = f"pgddl check -p FILE --admin-sql  -- prints what a superuser runs once for {role}; or set capture.ddl: off"
     yield Finding("error", "event_triggers", "source", None, what, fix)
+
+
+def namesakes(facts: Facts) -> Iterator[Finding]:
+    """What we know by the pipeline's name would be another's as well."""
+    assert facts.target is not None
+    name = facts.pipeline.pipeline
+    if what := namesake(facts.source.conn, facts.target.conn, name):
+        fix = f"pipeline: {name[:36]}_too"
+        yield Finding("error", "name", "pipeline", None, what, fix)
 
 
 def slots(facts: Facts) -> Iterator[Finding]:

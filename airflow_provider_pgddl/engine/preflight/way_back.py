@@ -9,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture.namesakes import namesake
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.births import Births
 from airflow_provider_pgddl.engine.model.names import Name
@@ -106,6 +107,7 @@ def name(facts: Facts) -> Iterator[Finding]:
         change_log.refuse_other_journal(facts.target.conn, way_back, journal)
     except UsageError as error:
         what = error.what
+    what = what or namesake(facts.target.conn, facts.source.conn, way_back) or ""
     if what:
         fix = f"swap: {{way_back: {way_back[:36]}_too}}"
         yield Finding("error", "way_back", "pipeline", None, f"for the way back: {what}", fix)

@@ -4,6 +4,9 @@ INSERT INTO pgddl.captures (pipeline, journal) VALUES (%s, %s) ON CONFLICT DO NO
 -- name: journal_of
 SELECT journal FROM pgddl.captures WHERE pipeline = %s
 
+-- name: may_read
+SELECT pg_catalog.has_table_privilege(pg_catalog.to_regclass('pgddl.captures'), 'SELECT')
+
 -- name: window_no
 SELECT window_no FROM pgddl.captures WHERE pipeline = %s
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.capture.namesakes import refuse_namesake
 from airflow_provider_pgddl.engine.commands import reconfigure
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -83,6 +84,8 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
                 pipeline = of_a_birth(pipeline)
         journal_name = change_log.journal_name(catalog.server(target))
         change_log.refuse_other_journal(source, name, journal_name)
+        if not pipeline.in_place:
+            refuse_namesake(source, target, name)
         _migrate(pipeline, target, "journal")
         failpoint("setup.before_core", source)
         _migrate(pipeline, source, "core")

@@ -18,6 +18,7 @@ import psycopg
 
 from airflow_provider_pgddl.engine import preflight
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, fence, slot_log
+from airflow_provider_pgddl.engine.capture.namesakes import refuse_namesake
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
@@ -79,6 +80,7 @@ class WayBackAcross:
         refuse(preflight.what_keeps_from_going_back(pipeline, context.source, context.target, names), under_way=True)
         journal_name = change_log.journal_name(catalog.server(context.source))
         change_log.refuse_other_journal(context.target, self.name, journal_name)
+        refuse_namesake(context.target, context.source, self.name)
         migrations.apply(context.source, "journal")
         migrations.apply(context.target, "core")
         if pipeline.capture.identities:
