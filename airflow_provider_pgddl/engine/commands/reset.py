@@ -7,18 +7,16 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-import psycopg
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream
+from airflow_provider_pgddl.engine.commands.undoing import GONE, Applied, run_undoings, undo_all, undoings
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.ddl.undo import undo
-from airflow_provider_pgddl.engine.errors import SlotLost, UsageError, from_postgres, not_of_pipeline
+from airflow_provider_pgddl.engine.errors import SlotLost, UsageError, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
@@ -46,12 +44,6 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.fence import lower_fences
 from airflow_provider_pgddl.engine.swapping.way_back_across import is_alive, unmake
-
-Applied = tuple[int, DdlEvent]  # with the event's id in the journal
-
-# Something else has to go first: an object that depends on it, the index or constraint that it is a part of.
-_NOT_YET = (pg.DependentObjectsStillExist, pg.InvalidTableDefinition)
-_GONE = (pg.UndefinedTable, pg.UndefinedObject, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName)
 
 
 def reset(
@@ -236,7 +228,7 @@ def _reset_tables(
     if pipeline.follow.finish:
         journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
     take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
-    dropped += _undo(journal, standing)
+    dropped += undo_all(journal, standing)
     for table in tables:
         theirs = is_the_targets_own(pipeline, journal, row.run, table)
         away = _rows_away(journal, table) if theirs else []
@@ -281,7 +273,7 @@ def take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: C
         if tables is not None and (key_of(event) is None or not {event.table, *event.references} & {*tables}):
             continue
         back = EventRow(0, None, event.to_json(), undone(event))
-        with suppress(*_GONE), journal.conn.transaction():
+        with suppress(*GONE), journal.conn.transaction():
             run_event(journal.conn, back, pipeline.trusted_roles)
             failpoint("reset.before_finished_commit", journal.conn)
 
@@ -335,7 +327,7 @@ def _reset_all(
         else:
             take_back_finished(pipeline, journal, row.run, None)
             applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
-            dropped += _undo(journal, applied)
+            dropped += undo_all(journal, applied)
     for table in tables:
         dropped += _rows_away(journal, table) if table.plan.adopted else []
         failpoint("reset.before_keys", journal.conn)
@@ -362,7 +354,7 @@ def _undo_beside(journal: Journal, run: int, tables: Sequence[TableRow]) -> list
     applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(run)]
     others = _of_no_table(applied, tables)
     copies = [(0, sql.SQL("DROP TABLE IF EXISTS {}").format(t.plan.copy).as_string()) for t in tables]
-    return _run_undoings(journal, [*copies, *_undoings(others)])
+    return run_undoings(journal, [*copies, *undoings(others)])
 
 
 def _of_no_table(events: Sequence[Applied], tables: Sequence[TableRow]) -> list[Applied]:
@@ -396,45 +388,3 @@ def _drop_capture(
                 stop_capture_of(source, pipeline, oid, only_if_empty=late is not None)
             dropped.append(f"capture into {log}")
     return dropped
-
-
-def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
-    """Takes away on the target what the pipeline made there, last first, and again while that makes room for more.
-
-    What else came to depend on it keeps it, with an error."""
-    return _run_undoings(journal, _undoings(events))
-
-
-def _run_undoings(journal: Journal, todo: list[tuple[int, str]]) -> list[str]:
-    dropped = list[str]()
-    while todo:
-        kept: list[tuple[int, str]] = []
-        for event_id, statement in todo:
-            try:
-                with journal.conn.transaction():
-                    journal.conn.execute(statement)
-                    journal.dump_events.set_status(event_id, "pending")
-                    failpoint("reset.before_undo_commit", journal.conn)
-                dropped.append(statement)
-            except _NOT_YET as error:
-                kept.append((event_id, statement))
-                why = from_postgres(error, doing=f"undoing with {statement}")
-            except psycopg.Error as error:
-                # What was renamed or moved by captured DDL, and dropped after that, has no name to go back to.
-                if not (isinstance(error, _GONE) and statement.startswith("ALTER ")):
-                    raise from_postgres(error, doing=f"undoing with {statement}") from None
-        if len(kept) == len(todo):
-            why.todo = "see what was made on the target beside this pipeline, drop it or move it; then reset again"
-            raise why
-        todo = kept
-    return dropped
-
-
-def _undoings(events: Sequence[Applied]) -> list[tuple[int, str]]:
-    found = []
-    for n, (event_id, event) in enumerate(events):
-        earlier = (e for _, e in events[n + 1 :] if (e.tag, e.schema, e.name) == (event.tag, event.schema, event.name))
-        statement = undo(event, next(earlier, None) if event.tag == "CREATE VIEW" else None)
-        if statement is not None:
-            found.append((event_id, statement))
-    return found
