@@ -14,10 +14,11 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
-from airflow_provider_pgddl.engine.preflight import servers
+from airflow_provider_pgddl.engine.preflight import rewriting, servers
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import setup
 from tests.conftest import Database
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.resets import reset, structure
 
@@ -28,6 +29,12 @@ CREATE SCHEMA shop;
 CREATE TABLE shop.orders (id int PRIMARY KEY, note text);
 INSERT INTO shop.orders SELECT n, 'note ' || n FROM generate_series(1, 50) n;
 """
+
+
+class Died(Exception):
+    """What a process that is killed leaves behind."""
+
+
 ALL: dict[str, Any] = {"pipeline": "shop", "tables": {"include": ["shop.*"]}}
 
 
@@ -168,3 +175,91 @@ def test_a_way_back_has_no_name_that_meets_another(
     execute(source_dsn, "DELETE FROM shop.orders WHERE id < 19")
     move.run_all(after="schema_sync", until="swap")
     assert differences(source_dsn, target_dsn) == []
+
+
+def rewrites(lifecycle: Lifecycles, dsn: str, name: str, table: str = "shop.orders", **more: Any) -> Lifecycle:
+    return lifecycle(dsn, pipeline=name, rewrite={table: {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **more)
+
+
+@pytest.mark.parametrize("what", ["reset", "reset of the table", "reconfigure"])
+def test_the_copy_that_another_rewrite_has_made_is_left_alone(
+    source_dsn: str, lifecycle: Lifecycles, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Both have set up before the other has made its copy."""
+    execute(source_dsn, SHOP + "CREATE TABLE shop.more (id int PRIMARY KEY)")
+    first, second = rewrites(lifecycle, source_dsn, "first"), rewrites(lifecycle, source_dsn, "second")
+    with monkeypatch.context() as before:
+        before.setattr(rewriting, "brought", lambda *_: {})
+        second.content["rewrite"]["shop.more"] = {}
+        second.run("setup")
+        first.run("setup")
+    first.run_all(after="setup", until="replay")
+    assert "already exists" in str(second.refused("snapshot"))
+    execute(source_dsn, "DELETE FROM shop.orders WHERE id < 9")
+    if what == "reset":
+        reset(second)
+    elif what == "reset of the table":
+        assert [x for x in reset(second, ["shop.orders"]) if "copy of" in x] == []
+    else:
+        del second.content["rewrite"]["shop.orders"]
+        second.run("setup", reconfigure=True)
+    assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_shop.orders") == 50
+    first.run_all(after="schema_sync")
+    assert one(source_dsn, "SELECT count(*) || pg_typeof(min(id))::text FROM shop.orders") == "42bigint"
+
+
+@pytest.mark.parametrize("tables", [None, ["shop.orders"]])
+@pytest.mark.parametrize("beside", ["in place", "replace"])
+def test_a_snapshot_that_died_behind_its_copies_leaves_none(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, at: At, beside: str, tables: list[str] | None
+) -> None:
+    """Its tables are only captured by then; what was made of them goes all the same."""
+    execute(source_dsn, SHOP)
+    move = rewrites(lifecycle, source_dsn, "first")
+    if beside == "replace":
+        execute(target_dsn, SHOP)
+        move = lifecycle(source_dsn, target_dsn, pipeline="first", tables={"include": ["shop.*"], "existing": beside})
+    move.run("setup")
+
+    def die() -> None:
+        raise Died
+
+    with pytest.raises(Died), at("snapshot.before_copies_commit", once(die)):
+        move.run("snapshot")
+    copy = "SELECT to_regclass('pgddl_copy_shop.orders')::text"
+    assert one(move.target, copy) is not None
+    assert "copy of shop.orders" in reset(move, tables) or not tables
+    assert one(move.target, copy) is None
+    move.run_all()
+
+
+def test_a_table_is_rewritten_by_one_pipeline_at_a_time(source_dsn: str, lifecycle: Lifecycles) -> None:
+    execute(source_dsn, SHOP)
+    first, second = rewrites(lifecycle, source_dsn, "first"), rewrites(lifecycle, source_dsn, "second")
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"):
+        first.run(stage)
+        assert "run 1 of pipeline 'first', which is under way" in second.refused("setup", PreflightRefused).what
+    first.run("cleanup")
+    second.content["rewrite"]["shop.orders"] = {"alter": ["ALTER COLUMN note TYPE varchar(99)"]}
+    second.run_all()
+    types = "SELECT pg_typeof(id)::text || ' ' || pg_typeof(note)::text FROM shop.orders LIMIT 1"
+    assert one(source_dsn, types) == "bigint character varying"
+
+
+@pytest.mark.parametrize("existing", ["adopt", "replace"])
+def test_a_table_of_the_target_is_taken_by_one_pipeline_at_a_time(
+    pg16: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles, existing: str
+) -> None:
+    """From two sources: the second would take the first one's rows for its own, or its copy."""
+    other = database(pg16)
+    for dsn in (source_dsn, other, target_dsn):
+        execute(dsn, SHOP)
+    tables = {"include": ["shop.*"], "existing": existing}
+    first = lifecycle(source_dsn, target_dsn, pipeline="first", tables=tables)
+    second = lifecycle(other, target_dsn, pipeline="second", tables=tables)
+    first.run("setup")
+    assert (
+        "run 1 of pipeline 'first', which is under way, is about to" in second.refused("setup", PreflightRefused).what
+    )
+    reset(first)
+    second.run("setup")

@@ -78,8 +78,8 @@ class ChangedFile:
 
     def drops(self, table: TableRow) -> bool:
         """Whether its copy goes with it. Beside the table that it is to replace it is nothing that anybody else knows
-        of; one that the target had before the pipeline is not ours."""
-        return self.pipeline.beside or (self.drop and table.id not in self.theirs)
+        of; one that the target had before the pipeline is not ours, nor is another pipeline's."""
+        return table.id not in self.theirs and (self.pipeline.beside or self.drop)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,6 +95,8 @@ class ChangedFile:
             copy = f"{table.plan.copy_schema}.{table.plan.copy_name}"
             if self.drops(table):
                 then = f"{copy} is dropped"
+            elif self.pipeline.beside and not table.plan.adopted:
+                then = "it has no copy yet"
             elif table.id in self.theirs or table.state == "indexed" or table.keyless:
                 then = f"{copy} stays as it is{lacking(self.away.get(table.id, 0))}"
             else:

@@ -231,24 +231,28 @@ def _reset_tables(
     dropped += undo_all(journal, standing)
     for table in tables:
         theirs = is_the_targets_own(pipeline, journal, row.run, table)
-        away = _rows_away(journal, table) if theirs else []
+        away = [f"copy of {table.qualified}"]
+        if theirs:
+            away = [] if pipeline.beside else _rows_away(journal, table) or away
         with journal.conn.transaction():
             if not theirs:
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
             forget_keys(journal.conn, table)
             journal.tables.forget(table)
             failpoint("reset.before_table_commit", journal.conn)
-        dropped += away or [f"copy of {table.qualified}"]
+        dropped += away
     return dropped
 
 
 def is_the_targets_own(pipeline: Pipeline, journal: Journal, run: int, table: TableRow) -> bool:
-    """Whether what has its name on the target, if anything, was there before it, so is to stay with its rows. No copy
-    was made of a table that is only captured, but by its own DDL; what a snapshot that died has made, its events
-    tell."""
-    if table.plan.adopted or pipeline.in_place or table.state != "captured":
+    """Whether what has its copy's name, if anything, is none that this run has made, so is to stay with its rows: the
+    target had it, or beside a table it is another pipeline's copy. No copy was made of a table that is only captured,
+    but by its own DDL; what a snapshot that died has made, its events tell."""
+    if table.plan.adopted or table.state != "captured":
         return bool(table.plan.adopted)
-    return not journal.ddl_history.has_made(run, table.oid)
+    if pipeline.beside and journal.dump_events.has_made(run, table.id):
+        return False
+    return pipeline.in_place or not journal.ddl_history.has_made(run, table.oid)
 
 
 def _rows_away(journal: Journal, table: TableRow) -> list[str]:
@@ -318,9 +322,9 @@ def _reset_all(
         lower_fences(source, pipeline, None, lambda: lease.kept(journal.conn, held.fence))
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
         if pipeline.replaces:
-            dropped += _undo_beside(journal, row.run, tables)
+            dropped += _undo_beside(pipeline, journal, row.run, tables)
         elif pipeline.in_place:
-            for table in tables:
+            for table in _with_copies(pipeline, journal, row.run, tables):
                 failpoint("reset.before_copy", journal.conn)
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 dropped.append(f"copy of {table.qualified}")
@@ -348,12 +352,17 @@ def _reset_all(
     return dropped
 
 
-def _undo_beside(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[str]:
+def _with_copies(pipeline: Pipeline, journal: Journal, run: int, tables: Sequence[TableRow]) -> list[TableRow]:
+    return [t for t in tables if not is_the_targets_own(pipeline, journal, run, t)]
+
+
+def _undo_beside(pipeline: Pipeline, journal: Journal, run: int, tables: Sequence[TableRow]) -> list[str]:
     """What was made for `tables.existing: replace`: copies by the names that they have, never a table of their name,
     and what is no part of a table as anywhere."""
     applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(run)]
     others = _of_no_table(applied, tables)
-    copies = [(0, sql.SQL("DROP TABLE IF EXISTS {}").format(t.plan.copy).as_string()) for t in tables]
+    made = _with_copies(pipeline, journal, run, tables)
+    copies = [(0, sql.SQL("DROP TABLE IF EXISTS {}").format(t.plan.copy).as_string()) for t in made]
     return run_undoings(journal, [*copies, *undoings(others)])
 
 

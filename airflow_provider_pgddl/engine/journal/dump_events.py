@@ -73,6 +73,10 @@ class DumpEvents(JournalSection):
         """What the run's dumps have shown, first to last."""
         return self._rows(RecordedEvent, "all_events", [self.pipeline, run])
 
+    def has_made(self, run: int, table_id: int) -> bool:
+        """Whether a statement of the run's dumps has made this table's copy."""
+        return bool(self._value("dump_has_made", [self.pipeline, run, table_id]))
+
     def queue_behind(self, run: int, first: int, last: int) -> None:
         """Puts what was pending before event number `first` behind `last`, in its order."""
         self._write("queue_behind", {"pipeline": self.pipeline, "run": run, "first": first, "by": last + 1})

@@ -30,7 +30,7 @@ def adopted(facts: Facts) -> Iterator[Finding]:
             what = f"cannot be adopted: it is {KINDS.get(kind, 'something else')} on the target"
             yield Finding("error", "existing", "target", table, what, f"-- give {side.name(*name)} another name")
         if by := ours.get(name):
-            what = f"{by}, has brought it there, and applications may write to it: their rows would be replaced"
+            what = by.has_or_will("applications may write to it: their rows would be replaced")
             yield Finding("error", "existing", "target", table, what, "give the pipeline another target")
     for name, pipeline in closed(side.conn, list(there)):
         if facts.pipeline.pipeline != way_back_that_lives(side.conn, pipeline):

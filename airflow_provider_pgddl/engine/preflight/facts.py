@@ -165,18 +165,25 @@ def recorded(facts: Facts, side: Side) -> dict[Name, str]:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """Whose doing a table is: a run of a pipeline that is `earlier`, `finished` or `under way`."""
+    """Whose doing a table is: a run of a pipeline that is `earlier`, `finished` or `under way`. One that has not
+    `begun` captures it, to bring it; one with a copy `beside` it is to swap both."""
 
     pipeline: str
     run: int
     since: str
+    begun: bool
+    beside: bool
+
+    def has_or_will(self, what_it_means: str) -> str:
+        """Who has brought it and what that means, or that it is to come."""
+        return f"{self}, {f'has brought it there, and {what_it_means}' if self.begun else 'is about to bring it'}"
 
     def __str__(self) -> str:
         return f"run {self.run} of pipeline {self.pipeline!r}, which is {self.since.replace('earlier', 'over')}"
 
 
 def brought(side: Side, tables: Sequence[Name]) -> dict[Name, Brought]:
-    """Of these tables those that a pipeline has brought there, as the journal on that side tells."""
+    """Of these tables those that a pipeline has brought there, or is to, as the journal on that side tells."""
     if side.rows("journal_exists") != [(True,)]:
         return {}
     found = side.rows("brought", schemas=[s for s, _ in tables], names=[t for _, t in tables])

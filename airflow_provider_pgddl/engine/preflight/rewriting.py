@@ -31,6 +31,8 @@ from airflow_provider_pgddl.engine.rows.chunk_layout import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 
+_ENDS = "let that end (stage cleanup), or take it away: pgddl reset of pipeline {!r}"
+
 
 def alterations(facts: Facts) -> Iterator[Finding]:
     """`rewrite.alter` names columns that there are, and drops none that something else needs."""
@@ -154,8 +156,14 @@ def swap_rights(facts: Facts) -> Iterator[Finding]:
 
 
 def earlier_copies(facts: Facts) -> Iterator[Finding]:
-    """A table of that name in the copy's or the old table's schema that this run has not made itself."""
-    side, made, ours = facts.source, recorded(facts, facts.source), brought(facts.source, facts.rows)
+    """A table of that name in the copy's or the old table's schema that this run has not made itself, or one that
+    another pipeline is to make there."""
+    side, made = facts.source, recorded(facts, facts.source)
+    others = {
+        live: by
+        for live, by in brought(facts.source, facts.rows).items()
+        if by.since == "under way" and by.pipeline != facts.pipeline.pipeline
+    }
     for made_in, what in ((copy_schema, "a copy"), (old_schema, "what an earlier rewrite replaced")):
         names = {(made_in(schema), name): (schema, name) for schema, name in facts.rows}
         present = side.rows("named", schemas=[s for s, _ in names], names=[t for _, t in names])
@@ -165,10 +173,14 @@ def earlier_copies(facts: Facts) -> Iterator[Finding]:
                 continue
             text = f"{written(schema, name)} exists: {what} that belongs to no run of this pipeline"
             fix = out_of_the_way(side, (schema, name), kind, oid)
-            if (by := ours.get(live)) and by.since == "under way" and by.pipeline != facts.pipeline.pipeline:
+            if by := others.pop(live, None):
                 text += f", but to {by}"
-                fix = f"let that end (stage cleanup), or take it away: pgddl reset of pipeline {by.pipeline!r}"
+                fix = _ENDS.format(by.pipeline)
             yield Finding("error", "earlier_copy", "source", written(*live), text, fix)
+    for live, by in others.items():
+        if by.beside:  # its copy is still to be made, or was put aside
+            what = f"{by}, is to have its copy in {written(copy_schema(live[0]))}"
+            yield Finding("error", "earlier_copy", "source", written(*live), what, _ENDS.format(by.pipeline))
 
 
 def unmovable(facts: Facts) -> Iterator[Finding]:

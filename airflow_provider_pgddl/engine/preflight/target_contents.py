@@ -91,7 +91,7 @@ def existing(facts: Facts) -> Iterator[Finding]:
         what = f"{KINDS.get(kind, 'something')} of that name is on the target already"
         fix = out_of_the_way(facts.target, (schema, name), kind, oid)
         if by := ours.get(root):
-            what += f": {by}, has brought it there, and applications may use it"
+            what += f": {by.has_or_will('applications may use it')}"
             fix = ELSEWHERE
         yield Finding("error", "existing", "target", written(schema, name), what, fix)
 

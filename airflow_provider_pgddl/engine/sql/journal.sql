@@ -423,6 +423,10 @@ ORDER BY seq DESC
 -- name: all_events
 SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL ORDER BY seq
 
+-- name: dump_has_made
+SELECT EXISTS (SELECT FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id = %s AND captured_id IS NULL
+               AND status = 'applied' AND event ->> 'tag' = 'CREATE TABLE')
+
 -- name: queue_behind
 UPDATE pgddl.ddl_events SET seq = seq + %(by)s
 WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s AND captured_id IS NULL

@@ -288,12 +288,13 @@ JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON 
 ORDER BY t.relid
 
 -- name: brought
--- Which pipeline, if any, has begun or ended to bring each of these tables here: the newest run of each that knows it.
+-- Which pipeline, if any, has begun or ended to bring each of these tables here, or is to: the newest run of each that knows it.
 SELECT DISTINCT ON (t.schema_name, t.table_name) t.schema_name, t.table_name, t.pipeline, t.run,
-       CASE WHEN t.run < p.run THEN 'earlier' WHEN p.finished_at IS NOT NULL THEN 'finished' ELSE 'under way' END
+       CASE WHEN t.run < p.run THEN 'earlier' WHEN p.finished_at IS NOT NULL THEN 'finished' ELSE 'under way' END,
+       t.state <> 'captured', p.job = 'rewrite' OR p.config #>> '{tables,existing}' = 'replace'
 FROM pgddl.tables t JOIN pgddl.pipelines p ON p.pipeline = t.pipeline
 WHERE (t.schema_name, t.table_name) IN (SELECT s, n FROM unnest(%(schemas)s::text[], %(names)s::text[]) w(s, n))
-  AND t.state <> 'captured'
+  AND (t.state <> 'captured' OR t.run = p.run AND p.finished_at IS NULL)
 ORDER BY t.schema_name, t.table_name, t.run = p.run AND p.finished_at IS NULL DESC, t.planned_at DESC NULLS LAST, t.id DESC
 
 -- name: any_brought
