@@ -263,3 +263,44 @@ def test_a_table_of_the_target_is_taken_by_one_pipeline_at_a_time(
     )
     reset(first)
     second.run("setup")
+
+
+WAVES = (
+    SHOP
+    + """
+CREATE TYPE shop.kind AS ENUM ('a', 'b');
+CREATE FUNCTION shop.positive(int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $1 > 0';
+CREATE TABLE shop.lines (id int PRIMARY KEY CHECK (shop.positive(id)), kind shop.kind);
+INSERT INTO shop.lines SELECT n, 'a' FROM generate_series(1, 50) n;
+"""
+)
+
+
+def test_a_wave_is_reset_while_another_uses_its_schema(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
+    """What the first one has made and the second one needs stays; all that is the first one's alone goes."""
+    execute(source_dsn, WAVES)
+    ddl, adopt = {"scope": "replicated_tables"}, {"existing": "adopt"}
+    first = lifecycle(source_dsn, target_dsn, pipeline="first", tables={"include": ["shop.orders"]}, ddl=ddl)
+    second = lifecycle(source_dsn, target_dsn, pipeline="second", tables={"include": ["shop.lines"], **adopt}, ddl=ddl)
+    first.run_all(until="replay")
+    second.run_all(until="replay")
+    execute(target_dsn, "CREATE VIEW public.mine AS SELECT id FROM shop.orders")
+    with pytest.raises(PgddlError, match=r"shop\.orders") as refused:
+        reset(first)
+    assert refused.value.todo and "beside this pipeline" in refused.value.todo
+    execute(target_dsn, "DROP VIEW public.mine")
+    done = reset(first)
+    assert 'DROP TABLE IF EXISTS "shop"."orders"' in done
+    left = [line.split(" (")[0].removeprefix("not done: DROP ") for line in done if line.startswith("not done")]
+    assert left == ["FUNCTION IF EXISTS shop.positive(int)", 'TYPE IF EXISTS "shop"."kind"', 'SCHEMA IF EXISTS "shop"']
+    assert "table shop.lines" in next(line for line in done if '"shop"."kind"' in line)
+    assert first.journal("SELECT pipeline FROM pgddl.pipelines") == [("second",)]
+    execute(source_dsn, "UPDATE shop.lines SET kind = 'b' WHERE id < 9; DELETE FROM shop.orders WHERE id < 9")
+    second.run_all(after="schema_sync", until="verify")
+    first.content["tables"] |= adopt
+    first.run_all(until="verify")
+    assert differences(source_dsn, target_dsn) == []
+    reset(first)
+    reset(second)
+    execute(target_dsn, "DROP FUNCTION shop.positive; DROP TYPE shop.kind; DROP SCHEMA shop")
+    assert left_behind(source_dsn) == left_behind(target_dsn) == []

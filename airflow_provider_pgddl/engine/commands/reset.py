@@ -12,7 +12,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream
-from airflow_provider_pgddl.engine.commands.undoing import GONE, Applied, run_undoings, undo_all, undoings
+from airflow_provider_pgddl.engine.commands.undoing import GONE, Applied, Undoing, run_undoings, undo_all, undoings
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
@@ -362,7 +362,8 @@ def _undo_beside(pipeline: Pipeline, journal: Journal, run: int, tables: Sequenc
     applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(run)]
     others = _of_no_table(applied, tables)
     made = _with_copies(pipeline, journal, run, tables)
-    copies = [(0, sql.SQL("DROP TABLE IF EXISTS {}").format(t.plan.copy).as_string()) for t in made]
+    drop = sql.SQL("DROP TABLE IF EXISTS {}")
+    copies = [Undoing(0, drop.format(t.plan.copy).as_string(), table=True) for t in made]
     return run_undoings(journal, [*copies, *undoings(others)])
 
 
