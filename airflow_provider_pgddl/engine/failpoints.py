@@ -171,6 +171,7 @@ NAMES: Mapping[str, str] = {
     # what a failover has lost
     "failover.before_lost_windows_commit": "The target has lost windows; that it needs a verification is not recorded.",
     "failover.before_in_place_commit": "In place: the new timeline is not recorded.",
+    "failover.before_database_commit": "The source is another database than it was; which one is not recorded.",
     "failover.before_timeline_commit": "Slot and DDL go back to where the timeline was left, which is recorded.",
     # the gate
     "gate.before_forgotten_commit": "What stopped a table that is none of the run is over, and still recorded.",

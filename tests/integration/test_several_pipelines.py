@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight import rewriting, servers
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import setup
-from tests.conftest import Database
+from tests.conftest import Database, admin_of, database_name, drop_database
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.resets import reset, structure
@@ -35,6 +35,7 @@ class Died(Exception):
     """What a process that is killed leaves behind."""
 
 
+OID = "SELECT oid FROM pg_database WHERE datname = current_database()"
 ALL: dict[str, Any] = {"pipeline": "shop", "tables": {"include": ["shop.*"]}}
 
 
@@ -54,9 +55,7 @@ def test_the_slots_of_a_namesake_in_another_database_are_left_alone(
         execute(dsn, SHOP)
     theirs = lifecycle(source_dsn, target_dsn, **ALL, capture={"rows": "wal", "ddl": "wal"})
     theirs.run_all(until="replay")
-    slots = (
-        f"SELECT count(*) FROM pg_replication_slots WHERE database = '{one(source_dsn, 'SELECT current_database()')}'"
-    )
+    slots = f"SELECT count(*) FROM pg_replication_slots WHERE database = '{database_name(source_dsn)}'"
     assert one(us, slots) == 2
     mine = lifecycle(us, database(pg18), **ALL)
     mine.run_all()
@@ -304,3 +303,68 @@ def test_a_wave_is_reset_while_another_uses_its_schema(source_dsn: str, target_d
     reset(second)
     execute(target_dsn, "DROP FUNCTION shop.positive; DROP TYPE shop.kind; DROP SCHEMA shop")
     assert left_behind(source_dsn) == left_behind(target_dsn) == []
+
+
+@pytest.mark.parametrize("capture", [{}, {"rows": "wal", "ddl": "wal"}])
+def test_a_clone_beside_the_source_is_not_the_source(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles,
+    capture: dict[str, str],
+) -> None:  # fmt: skip
+    """It has all that the source has, but its oid: neither its reset nor its stages touch what the source has copied.
+    What is advised gives it a pipeline of its own."""
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, **ALL, capture=capture)
+    move.run_all(until="replay")
+    clone = database(pg16, template=database_name(source_dsn))
+    staging = lifecycle(clone, target_dsn, **ALL, capture=capture)
+    execute(clone, "DELETE FROM shop.orders WHERE id < 9")
+    beside = f"is a clone beside the one that was set up, database '{database_name(source_dsn)}'"
+    for source_gone in (False, True):
+        with pytest.raises(UsageError, match="is a clone beside"):
+            stages.reset(load_pipeline(staging.content), clone, target_dsn, source_gone=source_gone)
+    move.moved(clone)
+    for stage, options in (("setup", {}), ("setup", {"reconfigure": True}), ("replay", {}), ("verify", {"mend": True})):
+        refused = move.refused(stage, **options)
+        assert beside in refused.what
+    move.moved(source_dsn)
+    assert differences(source_dsn, target_dsn) == []
+    execute(clone, str(refused.sql))
+    assert left_behind(clone) == []
+    staging = lifecycle(clone, database(pg18), **ALL, capture=capture)
+    if capture:  # slots are the cluster's
+        staging.content["pipeline"] = "staging"
+    staging.run_all(until="verify")
+    assert differences(clone, staging.target) == []
+    reset(staging)
+    execute(source_dsn, "DELETE FROM shop.orders WHERE id > 40")
+    move.run_all(after="schema_sync")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_a_clone_that_takes_the_place_of_the_source_is_the_source(
+    pg16: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles
+) -> None:
+    """And what was set up by a version that did not know which database it was."""
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, **ALL)
+    move.run_all(until="replay")
+    move.journal("UPDATE pgddl.pipelines SET source_database = NULL")
+    move.run("replay")
+    recorded = "SELECT source_database FROM pgddl.pipelines"
+    assert move.journal(recorded) == [(one(source_dsn, OID),)]
+    clone = database(pg16, template=database_name(source_dsn))
+    with admin_of(pg16) as admin:
+        admin.execute(f"ALTER DATABASE {database_name(source_dsn)} RENAME TO away".encode())
+        admin.execute(f"ALTER DATABASE {database_name(clone)} RENAME TO {database_name(source_dsn)}".encode())
+        assert "database 'away'" in move.refused("replay", StageFailed).what
+        admin.execute("ALTER DATABASE away RENAME TO " + database_name(clone))
+    drop_database(pg16, database_name(clone))
+    execute(source_dsn, "DELETE FROM shop.orders WHERE id < 9")
+    move.run("replay")
+    assert move.journal(recorded) == [(one(source_dsn, OID),)]
+    another = database(pg16, template=database_name(source_dsn))
+    move.moved(another)
+    assert "is a clone beside" in move.refused("replay", StageFailed).what
+    move.moved(source_dsn)
+    move.run_all(after="schema_sync")
+    assert differences(source_dsn, target_dsn) == []

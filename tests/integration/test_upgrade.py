@@ -273,6 +273,8 @@ def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn
     do(source_dsn, "UPDATE items SET body = 'later' WHERE id = 7")
     shop.run("setup")
     assert shop.journal("SELECT acknowledged = window_no FROM pgddl.pipelines") == [(True,)]
+    oid = one(source_dsn, "SELECT oid FROM pg_database WHERE datname = current_database()")
+    assert shop.journal("SELECT source_database FROM pgddl.pipelines") == [(oid,)]
     shop.run_all(after="replay")
     assert differences(source_dsn, target_dsn) == []
 

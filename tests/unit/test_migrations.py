@@ -48,6 +48,7 @@ LANDED = {
     "journal/021_reconfigurations": "6bd13db49d42bb2a1b3f6fb0e723c867a678d7e09980957fa1379470bec70667",
     "journal/022_acknowledged": "c51c494be256311d1aa8ec20074b8d442fede2587f96074532df516bc75103a5",
     "journal/023_windows": "73e81be2ee5e19d56e1757dc8abb06593608d07212136de600f1f3d88ffc7c59",
+    "journal/024_source_database": "14d6169ac315275674ac3a93aedd78f4e8affe53fcf2fed23d050ba68ff84549",
 }
 
 

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.commands.reset import (
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following.clones import clone_beside
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, NOTHING, TELL_THERE, condition_there
@@ -203,6 +204,8 @@ def _refuse_ends(pipeline: Pipeline, before: Pipeline, source: Session, target: 
             f"{row.source_system})",
             todo="point it at that cluster, or at a standby of it that was promoted; another one takes `pgddl reset`",
         )
+    if clone := clone_beside(source, pipeline.pipeline, now, row):
+        raise clone
     if now.timeline < row.source_timeline:
         raise UsageError(
             f"the source is on timeline {now.timeline}, and was followed on timeline {row.source_timeline} already: it "

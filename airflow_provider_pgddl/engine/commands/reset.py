@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of,
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import SlotLost, UsageError, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following.clones import clone_beside
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
     forget_capture,
@@ -68,8 +69,7 @@ def reset(
         row = journal.find()
         if row is None:
             return {"pipeline": name, "dropped": _sweep(pipeline, source, target)}
-        if not source_gone:
-            _refuse_elsewhere(source, name, row)
+        _refuse_elsewhere(source, name, row, gone=source_gone)
         if row.unborn:
             held.close()
             unmake(name, target, target_dsn, source)
@@ -99,13 +99,18 @@ def reset(
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen, held, read)}
 
 
-def _refuse_elsewhere(source: Session, name: str, row: PipelineRow) -> None:
+def _refuse_elsewhere(source: Session, name: str, row: PipelineRow, *, gone: bool) -> None:
     """Triggers, logs and slots of a source that the file does not name any more would stay there, and nobody would know
-    of them: a change log grows, and a slot keeps WAL, until the disk is full."""
-    now = catalog.server(source)
+    of them: a change log grows, and a slot keeps WAL, until the disk is full. Who has a clone of it is another person,
+    perhaps, than who has the copies: nor is the source `gone` then."""
+    now, known = catalog.server(source), change_log.journal_of(source, name) is not None
+    if known and row.finished_at is None and (clone := clone_beside(source, name, now, row)):
+        raise clone
+    if gone:
+        return
     if now.system != row.source_system:
         elsewhere = f"another cluster (system identifier {now.system}) than the one that captures ({row.source_system})"
-    elif row.finished_at is None and change_log.journal_of(source, name) is None:
+    elif row.finished_at is None and not known:
         elsewhere = f"a database ({now.database}) that does not know the pipeline; the one that captures is another"
     else:
         return

@@ -8,6 +8,7 @@ from functools import partial
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.following.clones import clone_beside
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_lock, transport
 from airflow_provider_pgddl.engine.following.schema_gate import MEND
 from airflow_provider_pgddl.engine.job.context import Context
@@ -36,7 +37,11 @@ def refuse_other_source(source: Session, name: str, row: PipelineRow) -> None:
             f"the source is not the cluster that pipeline {name!r} was set up on "
             f"(system identifier {now.system}, was {row.source_system})"
         )
-    elif row.born_of or row.finished_at or change_log.journal_of(source, name) is not None:
+    elif row.finished_at:
+        return
+    elif row.born_of or change_log.journal_of(source, name) is not None:
+        if clone := clone_beside(source, name, now, row):
+            raise StageFailed(clone.what, todo=clone.todo, sql=clone.sql)
         return
     else:
         what = (
@@ -55,9 +60,9 @@ def look(context: Context) -> None:
     what the other one has of it. In place there is one server, and all went or stayed together."""
     recorded, now = context.row(), catalog.server(context.source)
     if context.in_place:
-        if recorded.source_timeline != now.timeline:
+        if (recorded.source_timeline, recorded.source_database) != (now.timeline, now.database_oid):
             with context.fenced("failover.before_in_place_commit"):
-                context.journal.set_source_state(now.timeline, 0)
+                context.journal.set_source_state(now, 0)
         return
     known = acknowledged(context)  # asked second, as both only rise
     if known > recorded.window_no and recorded.cut_over_at is None:
@@ -65,6 +70,9 @@ def look(context: Context) -> None:
             context.journal.windows.note_lost(known)
     if recorded.source_timeline != now.timeline or _went_back(context, recorded, known) is not None:
         _meet(context, recorded, now)
+    elif recorded.source_database != now.database_oid:
+        with context.fenced("failover.before_database_commit"):
+            context.journal.set_source_database(now)
 
 
 def acknowledged(context: Context) -> int:
@@ -133,7 +141,7 @@ def _meet(context: Context, recorded: PipelineRow, now: Server) -> None:
             if ddl is not None:
                 _go_back(context, ddl, switch, here)
             context.journal.windows.forget_lsns(row.run, switch or here)
-            context.journal.set_source_state(now.timeline, known)
+            context.journal.set_source_state(now, known)
 
 
 def _read_beyond(context: Context, switch: str | None) -> bool:

@@ -75,7 +75,8 @@ def _is_outdated(pipeline: Pipeline, source: Session, target: Session, row: Pipe
     if migrations.state(target, "journal")["pending"] or migrations.state(source, "core")["pending"]:
         return True
     now = catalog.server(source)
-    return (now.system, now.timeline) != (row.source_system, row.source_timeline) or pipeline.capture.identities
+    known = (row.source_system, row.source_timeline, row.source_database)
+    return (now.system, now.timeline, now.database_oid) != known or pipeline.capture.identities
 
 
 def _is_settled(pipeline: Pipeline, source: Session, journal: Journal, run: int) -> bool:

@@ -66,7 +66,7 @@ class Births:
     def make_unborn(self, config: Mapping[str, Any], source: Server, of: str) -> int:
         """Begins a run that is void; returns its number."""
         args = {"pipeline": self.pipeline, "config": as_is(config), "system": source.system,
-                "timeline": source.timeline, "of": of}  # fmt: skip
+                "timeline": source.timeline, "database": source.database_oid, "of": of}  # fmt: skip
         row = self.conn.execute(_Q["make_unborn"], args).fetchone()
         assert row is not None
         return int(row[0])

@@ -46,6 +46,7 @@ class PipelineRow:
     reverted_at: datetime | None
     born_of: str | None  # the pipeline by whose cut-over this run was born complete
     unborn: bool  # that one has not cut over yet, so the run is void
+    source_database: int | None  # its oid; None where an older version has set it up, until a stage has looked
 
 
 def exists(conn: Session) -> bool:
@@ -139,12 +140,13 @@ class Journal(JournalSection):
         return self._run
 
     def record(self, job: str, config: Mapping[str, Any], source: Server) -> None:
-        self._write("insert_pipeline", [self.pipeline, job, as_is(config), source.system, source.timeline])
+        self._write("insert_pipeline", [self.pipeline, job, as_is(config), source.system, source.timeline,
+                                        source.database_oid])  # fmt: skip
 
     def next_run(self, job: str, config: Mapping[str, Any], source: Server) -> None:
         """The passage after a finished one; the audit of earlier runs stays."""
         args = {"pipeline": self.pipeline, "job": job, "config": as_is(config),
-                "system": source.system, "timeline": source.timeline}  # fmt: skip
+                "system": source.system, "timeline": source.timeline, "database": source.database_oid}  # fmt: skip
         self._write("next_run", args)
         self._run = None
         self._write("forget_windows", [self.pipeline, self.run])
@@ -157,10 +159,13 @@ class Journal(JournalSection):
     def require_verify(self, why: str | None) -> None:
         self._write("set_verify_needed", [why, self.pipeline])
 
-    def set_source_state(self, timeline: int, acknowledged: int) -> None:
-        """Which timeline the source is on and what it knows of our windows, once what a change of it asks for is
-        recorded."""
-        self._write("set_source_state", [timeline, acknowledged, self.pipeline])
+    def set_source_state(self, source: Server, acknowledged: int) -> None:
+        """Which timeline the source is on, which database it is and what it knows of our windows, once what a change of
+        it asks for is recorded."""
+        self._write("set_source_state", [source.timeline, source.database_oid, acknowledged, self.pipeline])
+
+    def set_source_database(self, source: Server) -> None:
+        self._write("set_source_database", [source.database_oid, self.pipeline])
 
     def note_acknowledged(self, number: int) -> None:
         self._write("note_acknowledged", {"acknowledged": number, "pipeline": self.pipeline})

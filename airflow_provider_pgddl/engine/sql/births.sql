@@ -19,11 +19,11 @@ SELECT EXISTS (SELECT FROM pgddl.pipelines p
                WHERE pg_catalog.to_jsonb(p) ->> 'born_of' = %s AND cut_over_at IS NULL AND finished_at IS NULL)
 
 -- name: make_unborn
-INSERT INTO pgddl.pipelines AS p (pipeline, job, config, source_system, source_timeline, born_of, unborn)
-VALUES (%(pipeline)s, 'migrate', %(config)s, %(system)s, %(timeline)s, %(of)s, '{}')
+INSERT INTO pgddl.pipelines AS p (pipeline, job, config, source_system, source_timeline, source_database, born_of, unborn)
+VALUES (%(pipeline)s, 'migrate', %(config)s, %(system)s, %(timeline)s, %(database)s, %(of)s, '{}')
 ON CONFLICT (pipeline) DO UPDATE
 SET run = p.run + 1, job = excluded.job, config = excluded.config, source_system = excluded.source_system,
-    source_timeline = excluded.source_timeline, born_of = excluded.born_of, unborn = pg_catalog.to_jsonb(p),
+    source_timeline = excluded.source_timeline, source_database = excluded.source_database, born_of = excluded.born_of, unborn = pg_catalog.to_jsonb(p),
     verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL,
     acknowledged = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
 RETURNING run
@@ -36,7 +36,7 @@ WHERE pipeline = %(pipeline)s AND unborn IS NOT NULL
 -- name: unmake
 UPDATE pgddl.pipelines p
 SET run = was.run, job = was.job, config = was.config, source_system = was.source_system, source_timeline = was.source_timeline,
-    born_of = was.born_of, unborn = NULL, verify_needed = was.verify_needed, cut_over_at = was.cut_over_at,
+    source_database = was.source_database, born_of = was.born_of, unborn = NULL, verify_needed = was.verify_needed, cut_over_at = was.cut_over_at,
     finished_at = was.finished_at, reverted_at = was.reverted_at, gone_back_at = was.gone_back_at,
     acknowledged = coalesce(was.acknowledged, 0), ddl_position = was.ddl_position, ddl_lsn = was.ddl_lsn, ddl_left_out = was.ddl_left_out
 FROM pg_catalog.jsonb_populate_record(NULL::pgddl.pipelines, (SELECT unborn FROM pgddl.pipelines WHERE pipeline = %(pipeline)s)) was

@@ -8,6 +8,10 @@ SELECT pg_catalog.current_setting('server_version_num')::int,
        pg_catalog.current_setting('block_size')::int,
        (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
 
+-- name: database_name
+-- Of a database that is there; one whose DROP was interrupted is not.
+SELECT datname::text FROM pg_catalog.pg_database WHERE oid = %s AND datconnlimit <> -2
+
 -- name: tables
 -- Every table that people could name in a pipeline file: no partitions, no system, temporary or extension tables, none of ours.
 SELECT c.oid, n.nspname, c.relname, c.relkind::text

@@ -3,16 +3,16 @@
 SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
        coalesce((pg_catalog.to_jsonb(p) ->> 'acknowledged')::bigint, 0) AS acknowledged,
        (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz AS reverted_at, pg_catalog.to_jsonb(p) ->> 'born_of' AS born_of,
-       pg_catalog.to_jsonb(p) ->> 'unborn' IS NOT NULL AS unborn
+       pg_catalog.to_jsonb(p) ->> 'unborn' IS NOT NULL AS unborn, (pg_catalog.to_jsonb(p) ->> 'source_database')::oid AS source_database
 FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: insert_pipeline
-INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) VALUES (%s, %s, %s, %s, %s)
+INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline, source_database) VALUES (%s, %s, %s, %s, %s, %s)
 
 -- name: next_run
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
-    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL, born_of = NULL, unborn = NULL,
+    source_database = %(database)s, verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL, born_of = NULL, unborn = NULL,
     window_no = 0, acknowledged = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
@@ -23,7 +23,10 @@ UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
 UPDATE pgddl.pipelines SET verify_needed = %s WHERE pipeline = %s
 
 -- name: set_source_state
-UPDATE pgddl.pipelines SET source_timeline = %s, acknowledged = %s WHERE pipeline = %s
+UPDATE pgddl.pipelines SET source_timeline = %s, source_database = %s, acknowledged = %s WHERE pipeline = %s
+
+-- name: set_source_database
+UPDATE pgddl.pipelines SET source_database = %s WHERE pipeline = %s
 
 -- name: note_acknowledged
 UPDATE pgddl.pipelines SET acknowledged = %(acknowledged)s WHERE pipeline = %(pipeline)s AND acknowledged < %(acknowledged)s

@@ -1,0 +1,1 @@
+ALTER TABLE pgddl.pipelines DROP COLUMN source_database;
