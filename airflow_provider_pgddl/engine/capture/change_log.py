@@ -313,19 +313,17 @@ def release(source: Session, pipeline: str, leaf: int) -> None:
 
 
 def _let_go(source: Session, pipeline: str, leaf: int, function: str) -> None:
-    name = source.execute(_Q["relation_name"], [leaf]).fetchone()
     if not function:  # captured by a slot
         publication = publication_name(pipeline)
+        name = source.execute(_Q["relation_name"], [leaf]).fetchone()
         row = source.execute(_Q["published"], [publication, leaf]).fetchone()
         if name is not None and row and row[0]:
             drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
             source.execute(drop.format(sql.Identifier(publication), sql.Identifier(*name)))
         return
-    if name is not None:
-        for trigger in trigger_names(pipeline):
-            source.execute(
-                sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(trigger), sql.Identifier(*name))
-            )
+    for schema, table, trigger in source.execute(_Q["triggers_of"], [function]).fetchall():
+        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}")
+        source.execute(drop.format(sql.Identifier(trigger), sql.Identifier(schema, table)))
     source.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SCHEMA, function)))
 
 

@@ -133,6 +133,15 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_pu
 -- name: relation_name
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 
+-- name: triggers_of
+-- By what they call: of a source that came back from a dump the oids that are recorded of leaves are those of another server.
+SELECT n.nspname, c.relname, t.tgname
+FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pronamespace = 'pgddl'::pg_catalog.regnamespace AND p.proname = %s AND NOT t.tgisinternal
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C", t.tgname COLLATE "C"
+
 -- name: log_table
 -- The trigger names neither xid nor at. Whoever writes a row after another transaction does so after that one's commit, whose WAL
 -- lies between both readings of the position: in its order a row's keys follow each other, and no sequence has to be fought over.
