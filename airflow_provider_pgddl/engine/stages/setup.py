@@ -250,7 +250,7 @@ def _capture_each(
         moved = catalog.describe(context.source, [chosen[name] for name in listed if now.get(name) != chosen[name]])
         for table in moved.values():
             changed = TableChanged("was renamed just now", table=table.qualified, todo="run it again")
-        group = {oid: name for name, oid in now.items() if oid not in known}
+        group = {now[name]: name for name in listed if name in now and now[name] not in known}
         known.update(group)
         captured: list[tuple[Table, str]] = []
         recorded = time.monotonic()
