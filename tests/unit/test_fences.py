@@ -49,6 +49,7 @@ WITHIN = {
     "swapping.way_back_across._forget_former_keys",
     "stages.revert._pass_over_ddl",
     "stages.revert._refuse_another",
+    "stages.revert._refuse_changed_now",
     "commands.reconfigure._keep_what_was_brought",
     "following.new_plan.record",
     "following.new_plan.record_first_plans",

@@ -152,8 +152,9 @@ class TableJournal(JournalSection):
         self._write("delete_chunks", [table_id])
         self._write("unplan", [table_id])
 
-    def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
-        self._write("set_physical", [Jsonb(physical), table_id])
+    def set_physical(self, table: TableRow, physical: Mapping[str, Any]) -> None:
+        """Of a table, or of a way back, whose row is like one."""
+        self._write("set_physical_back" if table.plan.reverse.echo else "set_physical", [Jsonb(physical), table.id])
 
     def set_copy(self, *tables: TableRow) -> None:
         """What the copies are by now, where nothing of it concerns a row."""

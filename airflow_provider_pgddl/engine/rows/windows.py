@@ -159,7 +159,7 @@ def stopped_by_drift(
             healthy.append(table)
             physical = now[table.oid].physical()
             if physical != table.physical and (table.id in held or in_same_files(table.physical, physical)):
-                journal.tables.set_physical(table.id, physical)
+                journal.tables.set_physical(table, physical)
     return healthy, stopped
 
 

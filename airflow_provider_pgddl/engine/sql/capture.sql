@@ -47,6 +47,19 @@ WHERE k.pipeline = %(pipeline)s AND k.leaf = ANY(%(leaves)s::oid[])
                 WHERE t.tgrelid = k.leaf AND t.tgname = ANY(%(triggers)s::name[]) AND t.tgenabled = 'A' AND t.xmin = k.xmin)
       END
 
+-- name: never_written
+-- Those of these relations that have held no row since they were made, or emptied; without reading one.
+SELECT c.oid FROM pg_catalog.pg_class c
+WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'r' AND pg_catalog.pg_relation_size(c.oid) = 0
+
+-- name: not_always
+-- (relation, its schema and name, trigger) of these triggers where they do not fire in every session.
+SELECT c.oid, n.nspname, c.relname, t.tgname
+FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%s::oid[]) AND t.tgname = ANY(%s::name[]) AND t.tgenabled <> 'A'
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C", t.tgname COLLATE "C"
+
 -- name: forget
 DELETE FROM pgddl.captured WHERE pipeline = %s AND root = %s
 

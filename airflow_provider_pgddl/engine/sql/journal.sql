@@ -312,6 +312,9 @@ UPDATE pgddl.tables SET planned_at = NULL WHERE id = %s
 -- name: set_physical
 UPDATE pgddl.tables SET physical = %s WHERE id = %s
 
+-- name: set_physical_back
+UPDATE pgddl.reverses SET physical = %s WHERE id = %s
+
 -- name: delete_table
 DELETE FROM pgddl.tables WHERE id = %s
 

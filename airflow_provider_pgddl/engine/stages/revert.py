@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
 from airflow_provider_pgddl.engine.following.table_capture import refuse_late_changes
+from airflow_provider_pgddl.engine.following.unseen_writes import refuse_unseen_writes, unseen_writes
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.job.context import Context, insistently
 from airflow_provider_pgddl.engine.job.result import StageResult
@@ -200,11 +201,23 @@ def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
         rest = left.after(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending{rest}")
+        if not done.stopped.keys().isdisjoint(way.row.id for _, way in backs):
+            _refuse_unseen_writes(context, backs)
         for table, way in backs:
             if way.row.id in done.stopped:
                 raise refusal_of_rows(context, [(table, way)], "; ".join(done.stopped[way.row.id]))
         if not done.pending and (done.seconds <= context.pipeline.replay.until_lag or no_shorter(windows)):
             return windows
+
+
+def _refuse_unseen_writes(context: Context, backs: Sequence[Back]) -> None:
+    refuse_unseen_writes(
+        unseen_writes(context.source, context.name, [way.row for _, way in backs]),
+        of="reverses",
+        where="source",
+        carry="the new table stays live, and nothing is lost. Go on with it (stage cleanup), or see what was written to"
+        " it unseen, and write that once more: UPDATE rows to what they are, insert and delete again what is gone",
+    )
 
 
 # --- the swap goes back -----------------------------------------------------------------------------------------------
@@ -246,7 +259,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
             carried.lock_views(conn)
             lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
-        _refuse_changed_now(conn, backs, keys, broken)
+        _refuse_changed_now(conn, journal, backs, keys, broken)
         if _dependents(context, conn, backs) != carried:
             raise NotYet("what depends on the tables changed just now")
         wait_out_old_snapshots(conn)
@@ -283,11 +296,17 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
 
 
 def _refuse_changed_now(
-    conn: Session, backs: Sequence[Back], keys: Sequence[ForeignKey], broken: Callable[[], list[Finding]]
+    conn: Session,
+    journal: Journal,
+    backs: Sequence[Back],
+    keys: Sequence[ForeignKey],
+    broken: Callable[[], list[Finding]],
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken(), under_way=True)
     refuse_changed_since(conn, backs)
+    if stopped_by_drift(conn, journal, [way.row for _, way in backs])[1]:
+        raise NotYet("a table changed just now")  # the next window says how
     if foreign_keys(conn, [way.row.oid for _, way in backs]) != list(keys):
         raise NotYet("foreign keys changed while the locks were taken")
 

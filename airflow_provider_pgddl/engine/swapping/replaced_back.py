@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import GaveWay, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import drop_schema_if_empty, forget_capture
+from airflow_provider_pgddl.engine.following.unseen_writes import refuse_unseen_writes, unseen_writes
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -59,7 +60,7 @@ def run(context: Context) -> dict[str, Any]:
     and follow the source. Refused where anything was written to them since: the source has not got it."""
     backs = _ways_back(context)
     refuse_changed_since(context.target, backs)
-    _refuse_written(context.target, backs)
+    _refuse_written(context, backs)
     for schema in sorted({copy_schema(t.schema) for t, _ in backs}):
         with context.fenced("replace.before_copy_schemas_commit"):
             context.target.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
@@ -80,8 +81,10 @@ def _ways_back(context: Context) -> list[Back]:
     return [(t, ways[t.id]) for t in context.tables()]
 
 
-def _refuse_written(conn: Session, backs: Sequence[Back]) -> None:
-    """Going back, what applications have written to the new tables would be on neither side."""
+def _refuse_written(context: Context, backs: Sequence[Back]) -> None:
+    """Going back, what applications have written to the new tables would be on neither side; nor is it known where what
+    logs that was off for a while."""
+    conn = context.target
     changes = count_changes(Logs(conn), [way.row for _, way in backs])
     written = {t.qualified: (changes[way.row.id], way) for t, way in backs if changes.get(way.row.id)}
     if written:
@@ -95,6 +98,11 @@ def _refuse_written(conn: Session, backs: Sequence[Back]) -> None:
                 for _, way in written.values()
             ),
         )
+    refuse_unseen_writes(
+        unseen_writes(conn, change_log.of_new(context.name), [way.row for _, way in backs]),
+        of="reverses", where="target",
+        carry="see what was written to the new table since the swap, and carry it over to the source by hand",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
             if _read(context, backs) != found:
                 raise NotYet("what stands on the tables changed just now")
             wait_out_old_snapshots(conn)
-        _refuse_written(conn, backs)
+        _refuse_written(context, backs)
         for key in found.keys:
             conn.execute(drop_statement(key))
         found.carried.take_away(conn)

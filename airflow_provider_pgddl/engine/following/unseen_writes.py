@@ -1,0 +1,95 @@
+"""Writes that no log has seen: where what captures a table was off for a while, an empty log says nothing (C9). Whoever
+trusts one asks here as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.schema.drift import AGAIN, physical_drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Why a table may have been written to without its log's knowledge, and what it is now. `off`: ALTER TABLE for each
+    trigger of ours that is there and does not fire in every session."""
+
+    row: TableRow
+    why: list[str]
+    now: Table
+    off: list[str]
+
+
+def unseen_writes(conn: Session, capture: str, rows: Sequence[TableRow], *, by_name: bool = False) -> list[Unseen]:
+    """Of captured tables (by the `capture` of this name) those that are not as they were recorded. One that is gone has
+    nothing left to lose, but what has its name now (`by_name`) may be what applications write to."""
+    names = change_log.capture_names(capture)
+    now = catalog.describe(conn, [row.oid for row in rows], names)
+    if by_name:
+        now |= _namesakes(conn, [row for row in rows if row.oid not in now], names)
+    leaves = [leaf.oid for table in now.values() for leaf in table.leaves]
+    empty = {oid for (oid,) in conn.execute(_Q["never_written"], [leaves])}
+    off = dict[int, list[str]]()
+    for oid, *trigger in conn.execute(_Q["not_always"], [leaves, list(names)]):
+        schema, relation, name = trigger
+        on = sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER {};")
+        statement = on.format(sql.Identifier(schema, relation), sql.Identifier(name))
+        off.setdefault(oid, []).append(statement.as_string(conn))
+    found = []
+    for row in rows:
+        if (table := now.get(row.oid)) is None:
+            continue
+        known = {**{str(leaf.oid): [leaf.filenode, leaf.attributes, leaf.triggers] for leaf in table.leaves
+                    if leaf.oid in empty}, **row.physical}  # fmt: skip
+        if why := physical_drift(known, table):
+            these = [statement for leaf in table.leaves for statement in off.get(leaf.oid, ())]
+            found.append(Unseen(row, [one.removesuffix(f"; {AGAIN}") for one in why], table, these))
+    return found
+
+
+def _namesakes(conn: Session, gone: Iterable[TableRow], names: Sequence[str]) -> dict[int, Table]:
+    """By the oid of the table that was there before. A view in its place holds no rows."""
+    by_name = {(row.schema, row.name): row.oid for row in gone}
+    found = {oid: by_name[name] for name, oid in catalog.oids_of(conn, by_name).items()}
+    tables = catalog.describe(conn, found, names)
+    return {found[oid]: table for oid, table in tables.items() if table.kind in ("r", "p")}
+
+
+def refuse_unseen_writes(found: Sequence[Unseen], *, of: str, where: str, carry: str) -> None:
+    """Nobody can tell what was written, so a person looks, and says so: `of`, the journal's table, is told what the
+    table is by then, so whatever comes after that is refused again."""
+    if not found:
+        return
+    off = [statement for one in found for statement in one.off]
+    table = found[0].row.qualified if len(found) == 1 else None
+    what = "; ".join(why for one in found for why in one.why) + "; what was written then is in no log"
+    if off:
+        raise StageFailed(
+            what, table=table,
+            todo=f"switch it on again on the {where}, so that nothing more is missed, and run this again, which says "
+            "how to go on", sql="\n".join(off),
+        )  # fmt: skip
+    accept = sql.SQL("UPDATE pgddl.{} SET physical = {} WHERE id = {};")
+    raise StageFailed(
+        what,
+        table=table,
+        todo=f"{carry}; then tell the journal on the target that you have looked, and run this again",
+        sql="\n".join(
+            accept.format(
+                sql.Identifier(of), sql.Literal(json.dumps(one.now.physical())), sql.Literal(one.row.id)
+            ).as_string()
+            for one in found
+        ),
+    )
