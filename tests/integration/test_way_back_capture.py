@@ -114,6 +114,14 @@ def test_in_place_nothing_is_loaded_between_the_last_window_and_the_locks(rewrit
     assert one(move.source, "SELECT count(*) FROM public.items WHERE note = 'loaded'") == 3
 
 
+def test_in_place_there_is_no_way_back_once_nothing_logs(rewritten: Lifecycle) -> None:
+    move = rewritten
+    execute(move.source, f"DROP TRIGGER pgddl_row_{move.name} ON public.items")
+    refused = move.refused("revert", StageFailed)
+    assert UNSEEN in refused.what and refused.sql is None and "run stage cleanup" in str(refused.todo)
+    assert move.run("cleanup").state == "done"
+
+
 def test_in_place_a_new_file_does_not_end_the_way_back_of_what_was_undone_before(rewritten: Lifecycle) -> None:
     move = rewritten
     execute(move.source, UNDONE)

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
     stop_slot_capture_of,
 )
+from airflow_provider_pgddl.engine.following.unseen_writes import refuse_without_log, without_log
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.births import Births, way_back_that_lives
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
@@ -188,6 +189,7 @@ def _refuse_late_changes(
         return
     read()
     refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
+    refuse_without_log(without_log(source, name, tables), "run stage cleanup, which raises it again")
 
 
 def refuse_archives(journal: Journal, tables: Sequence[TableRow], what: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.following.schema_gate import STUCK
+from airflow_provider_pgddl.engine.following.table_capture import late_and_unseen
 from airflow_provider_pgddl.engine.journal.control import Control, control_status
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes, logs_now
@@ -46,6 +48,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "run": row.run,
             "job": row.job,
             "cut_over_at": row.cut_over_at,
+            "unseen_since_cut_over": _unseen(pipeline, source, row, working),
             "changes_since_cut_over": _since_cut_over(pipeline, source, row, changes),
             "reverted_at": row.reverted_at,
             "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
@@ -101,6 +104,16 @@ def _since_cut_over(pipeline: Pipeline, source: Session, row: PipelineRow, chang
         return None
     unread = slot_log.unread(source, pipeline.pipeline) if pipeline.by_slot and row.finished_at is None else 0
     return None if unread is None else sum(changes.values()) + unread
+
+
+def _unseen(
+    pipeline: Pipeline, source: Session, row: PipelineRow, tables: Sequence[TableRow]
+) -> dict[str, list[str]] | None:
+    """Why the number of these changes does not tell it all: table → what became of its capture."""
+    if row.cut_over_at is None or row.finished_at is not None:
+        return None
+    found = late_and_unseen(source, pipeline.pipeline, tables, in_place=pipeline.in_place)
+    return {one.row.qualified: one.why for one in found}
 
 
 def _retained_wal(pipeline: Pipeline, source: Session) -> int | None:

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.errors import (
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
+from airflow_provider_pgddl.engine.following.unseen_writes import Unseen, refuse_unseen_writes, unseen_writes
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -139,9 +140,11 @@ _Q = queries("swap")
 RENAMED = NO_SUCH_RELATION  # or dropped, between the look for its name and the lock
 
 
-def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:
+def refuse_late_changes(
+    source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow], *, in_place: bool = False
+) -> None:
     """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
-    rows without a word."""
+    rows without a word. So it is refused as well where what captures them was off for a while."""
     logged = set(change_log.captured_roots(source, pipeline))
     changes = count_changes(logs, [t for t in tables if t.oid in logged])
     late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
@@ -157,6 +160,24 @@ def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequ
                 if t.qualified in late
             ),
         )
+    refuse_unseen_writes(
+        late_and_unseen(source, pipeline, tables, in_place=in_place),
+        of="tables",
+        where="source",
+        carry="see whether what was replaced was written to after the swap, and carry that over by hand",
+    )
+
+
+def late_and_unseen(
+    source: Session, pipeline: str, tables: Sequence[TableRow], *, in_place: bool = False
+) -> list[Unseen]:
+    """Of what was replaced, where the logs do not tell whether it was written to since. Those whose capture has ended
+    are none of them; in place nobody has taken the name of an old table, which has none that applications know."""
+    if not (logged := set(change_log.captured_roots(source, pipeline))):
+        return []
+    there = catalog.describe(source, [t.oid for t in tables])
+    captured = [t for t in tables if not t.keyless and (t.oid in logged or t.oid not in there)]
+    return unseen_writes(source, pipeline, captured, by_name=not in_place)
 
 
 def stop_capture_of(
@@ -206,7 +227,7 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
             only_if_empty = oid in known
             stop_capture_of(context.source, context.pipeline, oid, only_if_empty=only_if_empty, then=then)
         except change_log.LateChanges:
-            refuse_late_changes(context.source, context.logs, context.name, tables)
+            refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
             raise
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture.fence import unfenced
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, physical_drift
 from airflow_provider_pgddl.engine.server import catalog
@@ -53,7 +55,7 @@ def unseen_writes(conn: Session, capture: str, rows: Sequence[TableRow], *, by_n
             continue
         known = {**{str(leaf.oid): [leaf.filenode, leaf.attributes, leaf.triggers] for leaf in table.leaves
                     if leaf.oid in empty}, **row.physical}  # fmt: skip
-        if why := physical_drift(known, table):
+        if why := physical_drift(known, table, followed=False):
             these = [statement for leaf in table.leaves for statement in off.get(leaf.oid, ())]
             found.append(Unseen(row, [one.removesuffix(f"; {AGAIN}") for one in why], table, these))
     return found
@@ -81,6 +83,9 @@ def refuse_unseen_writes(found: Sequence[Unseen], *, of: str, where: str, carry:
             todo=f"switch it on again on the {where}, so that nothing more is missed, and run this again, which says "
             "how to go on", sql="\n".join(off),
         )  # fmt: skip
+    if of == "reverses" and any(leaf.triggers is None for one in found for leaf in one.now.leaves):
+        raise StageFailed(what, table=table, todo=f"nothing logs the {where}'s new table any more, so there is no way "
+                          "back: run stage cleanup, which ends the pipeline")  # fmt: skip
     accept = sql.SQL("UPDATE pgddl.{} SET physical = {} WHERE id = {};")
     raise StageFailed(
         what,
@@ -93,3 +98,17 @@ def refuse_unseen_writes(found: Sequence[Unseen], *, of: str, where: str, carry:
             for one in found
         ),
     )
+
+
+def without_log(source: Session, pipeline: str, tables: Sequence[TableRow]) -> list[Name]:
+    """What a cut-over has closed for good, as it has no key and so no log, and what is open."""
+    return unfenced(source, pipeline, [(table.schema, table.name) for table in tables if table.keyless])
+
+
+def refuse_without_log(relations: Sequence[Name], then: str) -> None:
+    if relations:
+        raise StageFailed(
+            "the source had lost its fence where no log tells whether anything was written after the swap, as there is "
+            f"no key: {', '.join('.'.join(name) for name in relations)}",
+            todo=f"{then}; see what was written there, and carry it over by hand; then run this again",
+        )

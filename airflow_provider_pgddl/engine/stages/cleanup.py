@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture,
     stop_capture_of,
 )
+from airflow_provider_pgddl.engine.following.unseen_writes import refuse_without_log, without_log
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.result import StageResult
 from airflow_provider_pgddl.engine.journal import migrations
@@ -58,7 +59,8 @@ def run(context: Context) -> StageResult:
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
         )  # fmt: skip
-    if change_log.captured_roots(context.source, context.name):  # else a swap with a way back has seen to it
+    keyless = any(t.keyless for t in tables) and not context.pipeline.swap.way_back
+    if change_log.captured_roots(context.source, context.name) or keyless:  # else that swap has seen to it
         _refuse_late_changes(context, tables)
     if context.pipeline.replaces:
         replaced_back.refuse_rows_of_old(context, tables)
@@ -87,15 +89,17 @@ def run(context: Context) -> StageResult:
 
 def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
     """Nobody sees what is written once capture has ended: across, the fence has to stand by then, which a failover of
-    the source may have taken away."""
+    the source, or a person, may have taken away. Of a table without a key no log tells what came meanwhile."""
     context.receive()
-    refuse_late_changes(context.source, context.logs, context.name, tables)
+    refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
     if context.in_place or not (open_ones := unfenced(context.source, context.name, stays(context))):
         return
+    silent = without_log(context.source, context.name, tables)
     close_again(context, context.source, context.name, open_ones)
     context.say(f"the source had lost its fence on {', '.join('.'.join(name) for name in open_ones)}: it is up again")
     context.receive()
-    refuse_late_changes(context.source, context.logs, context.name, tables)
+    refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
+    refuse_without_log(silent, "it is up again")
 
 
 def _kept_for(context: Context, back: str) -> StageResult:

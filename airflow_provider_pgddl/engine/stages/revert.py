@@ -94,7 +94,7 @@ def run(context: Context) -> StageResult:
     refuse_changed_since(context.source, backs)
     _dependents(context, context.source, backs)
     _refuse_sequences_beyond(context.source, backs)
-    refuse_late_changes(context.source, context.logs, context.name, [t for t, _ in backs])
+    refuse_late_changes(context.source, context.logs, context.name, [t for t, _ in backs], in_place=True)
     backs = _made_ready(context, backs)
     windows = _catch_up(context, backs)
     figures = _go_back(context, backs)
@@ -264,7 +264,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
             raise NotYet("what depends on the tables changed just now")
         wait_out_old_snapshots(conn)
         drained = drain_all(context, conn, [way.row for _, way in backs])
-        refuse_late_changes(conn, Logs(conn), context.name, tables)
+        refuse_late_changes(conn, Logs(conn), context.name, tables, in_place=True)
         for key in keys:
             conn.execute(drop_statement(key))
         carried.take_away(conn)
