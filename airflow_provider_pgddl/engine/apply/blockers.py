@@ -17,6 +17,7 @@ import psycopg
 
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.server.connect import Session, application_name, backend_pid
+from airflow_provider_pgddl.engine.server.lock_timeout import prepared_shown
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -79,13 +80,10 @@ class Blockers:
             return
         described = [str(blocker) for blocker in found if blocker.pid]
         if any(blocker.pid == 0 for blocker in found):
-            gids = [repr(gid) for (gid,) in session.execute(_Q["prepared_blockers"], [waiter])]
+            gids = [gid for (gid,) in session.execute(_Q["prepared_blockers"], [waiter])]
             if not gids and self._seen:
                 return  # The wait ended between the two questions: what was seen before says more.
-            described.append(
-                f"prepared transaction {', '.join(gids) or '(unknown)'}, which no signal ends: "
-                "COMMIT PREPARED or ROLLBACK PREPARED it"
-            )
+            described.append(prepared_shown(gids))
         self._seen = described
         for blocker in found:
             ours = (blocker.application_name or "").startswith(self._ours)

@@ -305,9 +305,9 @@ def since_birth(source: Session, pipeline: str, leaves: Collection[int]) -> dict
 
 def release(source: Session, pipeline: str, leaf: int) -> None:
     """Takes the capture of one leaf away that its root has no longer (detached, or dropped), in the caller's
-    transaction. Bound the wait for its lock."""
+    transaction. Bound the wait for its lock. One that has come to another table since is captured as a part of that."""
     row = source.execute(_Q["captured_leaf"], [pipeline, leaf]).fetchone()
-    if row is not None:
+    if row is not None and source.execute(_Q["is_part_of_captured"], [pipeline, leaf]).fetchone() != (True,):
         _let_go(source, pipeline, leaf, row[1])
         source.execute(_Q["forget_leaf"], [pipeline, leaf])
 

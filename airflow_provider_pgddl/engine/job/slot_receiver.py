@@ -19,11 +19,15 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.progress import amount, repeating
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.lock_timeout import PREPARED
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
     from airflow_provider_pgddl.engine.job.context import Context
 
+_WRITERS = (
+    "SELECT pid, usename, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start;"
+)
 RECEIVE_EVERY = 10.0  # seconds, while blocks are copied
 BACKLOG = 16 << 20  # bytes of WAL, which a window reads in a fraction of a second
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
@@ -105,8 +109,7 @@ def _refuse_much_wal(context: Context, source: Session) -> None:
             f"the slot keeps back {amount(retained)}B of the source's WAL, more than capture.max_retained_wal"
             f" ({amount(limit)}B), for a transaction that has not ended",
             todo="end the source's oldest transactions, or raise capture.max_retained_wal; then run the stage again",
-            sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity"
-            " WHERE backend_xid IS NOT NULL ORDER BY xact_start;",
+            sql=f"{_WRITERS}\n{PREPARED}",
         )
 
 

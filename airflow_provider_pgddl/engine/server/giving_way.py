@@ -27,9 +27,10 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay, TookTooLong, from_postgres
 from airflow_provider_pgddl.engine.server.connect import Session, backend_pid
-from airflow_provider_pgddl.engine.server.lock_timeout import process_shown
+from airflow_provider_pgddl.engine.server.lock_timeout import PREPARED, process_shown
 from airflow_provider_pgddl.engine.sql import queries
 
+_HOLDERS = "SELECT pid, usename, query FROM pg_stat_activity\nWHERE pid IN (SELECT pid FROM pg_locks WHERE granted);"
 LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond what they are let, and the cancellation
 INSIST_FROM = 5  # times of giving way, one after the other, from which on we ask for a lock
 ASKED_FOR = 0.5  # seconds at most: we may hold another table's, and the server looks for deadlocks after one
@@ -266,8 +267,7 @@ class Patience:
                 f"could not get at the table for {self._limit:.0f} s: {error.what}",
                 table=error.table,
                 todo="see who holds it, then run the stage again",
-                sql="SELECT pid, usename, query FROM pg_stat_activity\n"
-                "WHERE pid IN (SELECT pid FROM pg_locks WHERE granted);",
+                sql=f"{_HOLDERS}\n{PREPARED}",
             )
         if self._times == INSIST_FROM:
             self._pause = 0.1

@@ -12,6 +12,8 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("catalog")
 _waits: ContextVar[list[float]] = ContextVar("waits")
+# Beside whatever is looked for among the processes.
+PREPARED = "SELECT gid, owner, prepared FROM pg_prepared_xacts ORDER BY 3;"
 _SHOWN = 100  # characters of a statement
 # Where values may begin, in quotes or in parentheses, or another statement.
 _VALUES = re.compile(r"['$;(]")
@@ -59,8 +61,15 @@ def _ours(pipeline: str) -> str:
     return application_name(pipeline, 0, "").removesuffix("0:")
 
 
-def _in_front(found: Sequence[tuple[int, str | None]]) -> str:
-    return f"; in front: {', '.join(process_shown(*each) for each in found)}" if found else ""
+def _in_front(found: Sequence[tuple[int | None, str | None, str | None]]) -> str:
+    shown = [process_shown(pid, query) if pid is not None else prepared_shown([gid or ""]) for pid, query, gid in found]
+    return f"; in front: {', '.join(shown)}" if shown else ""
+
+
+def prepared_shown(gids: Sequence[str]) -> str:
+    """How a person finds, and ends, what is no process."""
+    names = ", ".join(repr(gid) for gid in gids) or "(unknown)"
+    return f"prepared transaction {names}, which no signal ends: COMMIT PREPARED or ROLLBACK PREPARED it"
 
 
 def process_shown(pid: int, query: str | None) -> str:

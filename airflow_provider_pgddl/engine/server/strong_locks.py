@@ -16,10 +16,13 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.pipeline.model import Swap
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait, note_waits
+from airflow_provider_pgddl.engine.server.lock_timeout import PREPARED, limit_lock_wait, note_waits
 
 T = TypeVar("T")
 
+_LONG = (
+    "SELECT pid, usename, xact_start, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 s' ORDER BY 3;"
+)
 SAY_EVERY = 10.0  # seconds of tries after which it is said that they go on
 _tell: ContextVar[Callable[[str], None]] = ContextVar("tell", default=lambda _: None)
 
@@ -90,7 +93,7 @@ def with_tries(
             time.sleep(min(0.02 * 1.5**number, 1.0) * random.uniform(0.5, 1.5))
     raise Retry(
         f"{what}: not possible in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms: {why}",
-        todo="end the long transactions that use the tables, or raise swap.lock_timeout; then run the stage again",
-        sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity "
-        "WHERE xact_start < now() - interval '1 s' ORDER BY 3;",
+        todo="end the long transactions that use the tables, prepared ones too, or raise swap.lock_timeout; then run"
+        " the stage again",
+        sql=f"{_LONG}\n{PREPARED}",
     )

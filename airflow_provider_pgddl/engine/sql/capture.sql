@@ -19,6 +19,11 @@ SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s
 -- name: captured_leaf
 SELECT root, function FROM pgddl.captured WHERE pipeline = %s AND leaf = %s
 
+-- name: is_part_of_captured
+-- Whether a relation is still, or by now, a part of the table that it is captured as one of.
+SELECT EXISTS (SELECT FROM pgddl.captured k JOIN pg_catalog.pg_partition_ancestors(k.leaf) a(relid) ON a.relid = k.root
+               WHERE k.pipeline = %s AND k.leaf = %s AND k.leaf <> k.root)
+
 -- name: captured_of_root
 SELECT leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s AND root = %s
 

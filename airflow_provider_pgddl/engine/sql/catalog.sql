@@ -310,24 +310,47 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity(NULL) a
 ORDER BY l.waitstart LIMIT 1
 
 -- name: holders
--- Who holds one of a pipeline's tables, or a part of one, in one of these modes: process and statement, the oldest transaction first.
-SELECT a.pid, a.query
-FROM pg_catalog.pg_stat_activity a
-WHERE a.pid IN (SELECT l.pid FROM pg_catalog.pg_locks l
-                JOIN pgddl.captured c ON c.pipeline = %(pipeline)s AND l.relation IN (c.root, c.leaf)
-                WHERE l.granted AND l.locktype = 'relation' AND l.mode = ANY(%(modes)s::text[])
-                  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))
-  AND pg_catalog.starts_with(a.application_name, %(ours)s) IS NOT TRUE
-ORDER BY a.xact_start LIMIT 3
+-- Who holds one of a pipeline's tables, or a part of one, in one of these modes, the oldest transaction first: process and statement, or
+-- the name of a transaction that is prepared, which no process has: a lock that it holds on its own number says which it is.
+WITH held AS MATERIALIZED (
+    SELECT l.pid, l.virtualtransaction FROM pg_catalog.pg_locks l
+    JOIN pgddl.captured c ON c.pipeline = %(pipeline)s AND l.relation IN (c.root, c.leaf)
+    WHERE l.granted AND l.locktype = 'relation' AND l.mode = ANY(%(modes)s::text[])
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+)
+SELECT f.pid, f.query, f.gid FROM (
+    SELECT a.pid, a.query, NULL::text AS gid, a.xact_start AS since
+    FROM pg_catalog.pg_stat_activity a
+    WHERE a.pid IN (SELECT h.pid FROM held h) AND pg_catalog.starts_with(a.application_name, %(ours)s) IS NOT TRUE
+    UNION ALL
+    SELECT NULL, NULL, p.gid, p.prepared
+    FROM pg_catalog.pg_prepared_xacts p
+    WHERE EXISTS (SELECT FROM pg_catalog.pg_locks o JOIN held h ON h.pid IS NULL AND h.virtualtransaction = o.virtualtransaction
+                  WHERE o.pid IS NULL AND o.granted AND o.locktype = 'transactionid' AND o.transactionid = p.transaction)
+) f
+ORDER BY f.since, f.gid LIMIT 3
 
 -- name: waited_for
--- Whom sessions of ours wait for: process and statement.
-SELECT DISTINCT b.pid, b.query
-FROM pg_catalog.pg_stat_activity a
-CROSS JOIN LATERAL unnest(pg_catalog.pg_blocking_pids(a.pid)) p(pid) JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid
-WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
-  AND pg_catalog.starts_with(a.application_name, %(ours)s) AND pg_catalog.starts_with(b.application_name, %(ours)s) IS NOT TRUE
-ORDER BY b.pid LIMIT 3
+-- Whom sessions of ours wait for: process and statement, or the name of a transaction that is prepared.
+WITH ours AS MATERIALIZED (
+    SELECT a.pid, pg_catalog.pg_blocking_pids(a.pid) AS blocking FROM pg_catalog.pg_stat_activity a
+    WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
+      AND pg_catalog.starts_with(a.application_name, %(ours)s)
+)
+SELECT b.pid, b.query, NULL::text AS gid
+FROM ours JOIN pg_catalog.pg_stat_activity b ON b.pid = ANY(ours.blocking)
+WHERE pg_catalog.starts_with(b.application_name, %(ours)s) IS NOT TRUE
+UNION
+SELECT NULL, NULL, p.gid
+FROM ours
+JOIN pg_catalog.pg_locks w ON w.pid = ours.pid AND NOT w.granted
+JOIN pg_catalog.pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype
+     AND h.database IS NOT DISTINCT FROM w.database AND h.relation IS NOT DISTINCT FROM w.relation
+     AND h.transactionid IS NOT DISTINCT FROM w.transactionid AND h.objid IS NOT DISTINCT FROM w.objid
+JOIN pg_catalog.pg_locks o ON o.pid IS NULL AND o.virtualtransaction = h.virtualtransaction AND o.locktype = 'transactionid' AND o.granted
+JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = o.transactionid
+WHERE 0 = ANY(ours.blocking)
+ORDER BY pid, gid LIMIT 3
 
 -- name: working
 -- Backends of this pipeline that work with another token than ours, and of our role: anybody can give his session such a name.
