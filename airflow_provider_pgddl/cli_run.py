@@ -175,6 +175,7 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
         again=args.again,
         reconfigure=args.reconfigure,
         mend=args.mend,
+        asked="verify" in args.stages,
     )
     several, quiet = bool(others), list[Mapping[str, Any]]()
     if (at_work := submission.at_work(job)) is not None:

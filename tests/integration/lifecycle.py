@@ -86,6 +86,7 @@ class Lifecycle:
         tables: Sequence[str] | None = None,
         again: bool = False,
         mend: bool = False,
+        asked: bool = False,
         reconfigure: bool = False,
         drop: bool = False,
         **changed: Any,
@@ -93,7 +94,7 @@ class Lifecycle:
         """The job as a Spark application reads it from its file; `changed` keys replace those of the pipeline."""
         named = None if tables is None else tuple(tables)
         job = Job(
-            stage, load_pipeline({**self.content, **changed}), named, again=again, mend=mend,
+            stage, load_pipeline({**self.content, **changed}), named, again=again, mend=mend, asked=asked,
             reconfigure=reconfigure, drop=drop,
         )  # fmt: skip
         return Job.from_json(job.to_json())
@@ -105,13 +106,14 @@ class Lifecycle:
         tables: Sequence[str] | None = None,
         again: bool = False,
         mend: bool = False,
+        asked: bool = False,
         reconfigure: bool = False,
         drop: bool = False,
         **changed: Any,
     ) -> StageResult:
         """Runs one stage; a server's error comes as the driver reports it."""
         job = self.job(
-            stage, tables=tables, again=again, mend=mend, reconfigure=reconfigure, drop=drop, **changed
+            stage, tables=tables, again=again, mend=mend, asked=asked, reconfigure=reconfigure, drop=drop, **changed
         )  # fmt: skip
         try:
             result = stages.run(job)

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.following.attached_partitions import (
     refuse_values_of_detached,
 )
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
+from airflow_provider_pgddl.engine.following.copies_replaced import note_copy
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_plan import (
     Look,
@@ -294,8 +295,7 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         _replan(context, table, look, Change("plan", "what is copied of it changed"))
         return None
     if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
-        with context.fenced("settle.before_copy_commit", table):
-            context.journal.tables.set_copy(look.fresh)
+        note_copy(context, table, look.fresh)
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
 

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import archives
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
+from airflow_provider_pgddl.engine.following.copies_replaced import UNLOGGED, unlogged
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import CompareWorkers
@@ -36,6 +37,7 @@ FEW_ROWS = 1000  # of a range that differs, which are read again as they are
 ROWS_A_DIFFERENCE = 20  # from which on it is cut first
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
 TABLES_A_WINDOW = 1000  # that are compared in one: all of them are locked, and a server has few locks
+JUST_NOW = 600.0  # seconds since a verification, in which a run that no person has asked for does not compare again
 SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
 
 
@@ -53,6 +55,7 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
         context.say(f"{mended} rows are read again, and compared once more")
         compare_all(context, tables_now)
     tables = followed_tables(context)
+    context.compared |= {t.id for t in tables_now()}
     verdicts = verdicts_of(context, tables)
     differing = {name: v for name, v in verdicts.items() if v["differ"]}
     if differing:
@@ -61,8 +64,10 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
 
 
 def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
-    """Tables that the swap must refuse, each with the reason: never compared, not to the end, or differing."""
+    """Tables that the swap must refuse, each with the reason: never compared, not to the end, or differing; or by
+    another run, and a crash may have emptied the copy."""
     found = context.journal.verification.of_tables([t.id for t in tables])
+    may_be_empty = unlogged(context, tables) - context.compared
     reasons = {}
     for table in (t for t in tables if not t.keyless):  # such are compared when they are copied
         last = found.get(table.id)
@@ -70,16 +75,19 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
             reasons[table.qualified] = f"{_counted(last.differ)} rows differ"
         elif last is None or last.ranges_left:
             reasons[table.qualified] = "it was not verified to the end"
+        elif table.id in may_be_empty:
+            reasons[table.qualified] = UNLOGGED
     return reasons
 
 
 def is_current(context: Context, tables: Sequence[TableRow]) -> bool:
-    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since. Verify
-    asks that of itself; a swap asks `unverified`."""
+    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since. It is of
+    just now, as for a task that is retried: what others write to a copy nothing else tells, so a person who asks gets
+    an answer. Verify asks that of itself; a swap asks `unverified`."""
     row = context.row()
-    if row.verify_needed or unverified(context, tables):
+    if context.job.asked or context.job.mend or row.verify_needed or unverified(context, tables):
         return False
-    last = context.journal.stage_runs.last_done(row.run, "verify")
+    last = context.journal.stage_runs.last_done(row.run, "verify", within=JUST_NOW)
     if last is None or not last["tables"].keys() >= {t.qualified for t in tables}:
         return False
     return bool(last["figures"].get("window") == row.window_no)

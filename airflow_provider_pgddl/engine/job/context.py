@@ -74,6 +74,7 @@ class Context:
         self._keepers = dict[tuple[int, str, str, bool], Keepers]()  # by oid and copy, and whether that is there
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
+        self.compared = set[int]()  # tables that this run has compared to the end
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
         self.said_to_stay = set[Name]()  # sequences of the target that are no part of this run
         self.said_to_wait = set[str]()  # applications whose executors have been waited for

@@ -79,6 +79,7 @@ class Job:
     reconfigure: bool = False  # of setup: take up a file that has changed
     drop: bool = False  # with it: drop the copies of tables that are taken out
     mend: bool = False  # of verify: read again what differs
+    asked: bool = False  # of verify: by a person, for whom what was compared just now is compared again
     master: str | None = None  # Spark's, where it is known to whoever submits
     then: tuple[str, ...] = ()
     known_as: str | None = None  # of a driver that a cluster runs elsewhere: see launch.far_driver
@@ -106,6 +107,7 @@ class Job:
                 reconfigure=self.reconfigure and stage == "setup",
                 drop=self.drop and stage == "setup",
                 mend=self.mend and stage == "verify",
+                asked=self.asked and stage == "verify",
             )
 
     def without_first(self, stages: int) -> Job:
@@ -149,6 +151,7 @@ class Job:
             "reconfigure": self.reconfigure,
             "drop": self.drop,
             "mend": self.mend,
+            "asked": self.asked,
             "master": self.master,
             "then": list(self.then),
             "known_as": self.known_as,
@@ -172,6 +175,7 @@ class Job:
             "reconfigure",
             "drop",
             "mend",
+            "asked",
             "master",
             "then",
             "known_as",
@@ -204,6 +208,7 @@ class Job:
             reconfigure=given.get("reconfigure", False),
             drop=given.get("drop", False),
             mend=given.get("mend", False),
+            asked=given.get("asked", False),
             master=given.get("master"),
             then=tuple(given.get("then", ())),
             known_as=given.get("known_as"),
@@ -235,6 +240,7 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "drop": (lambda v: isinstance(v, bool), "true or false"),
     "master": (_is_text, "a text"),
     "mend": (lambda v: isinstance(v, bool), "true or false"),
+    "asked": (lambda v: isinstance(v, bool), "true or false"),
     "then": (lambda v: isinstance(v, list) and all(map(_is_text, v)), "a list of stages"),
     "known_as": (_is_text, "a text"),
     "ends": (lambda v: isinstance(v, dict) and all(map(_is_text, v.values())), "connection strings, by side"),

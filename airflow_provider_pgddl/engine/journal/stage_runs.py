@@ -75,9 +75,10 @@ class StageRuns(JournalSection):
         """Whether it has come to its end, also where an earlier run that was killed had left it nothing to do."""
         return bool(self._value("stage_finished", [self.pipeline, run, stage]))
 
-    def last_done(self, run: int, stage: str) -> dict[str, Any] | None:
-        """The result of the last time that a stage had something to do and did it."""
-        result: dict[str, Any] | None = self._value("last_done", [self.pipeline, run, stage])
+    def last_done(self, run: int, stage: str, *, within: float | None = None) -> dict[str, Any] | None:
+        """The result of the last time that a stage had something to do and did it; `within` so many seconds."""
+        args = {"pipeline": self.pipeline, "run": run, "stage": stage, "within": within}
+        result: dict[str, Any] | None = self._value("last_done", args)
         return result
 
     def latest(self, run: int) -> list[StageRun]:

@@ -161,6 +161,11 @@ class TableJournal(JournalSection):
         rows = [[as_is(table.plan.to_json()), Jsonb(table.copy_physical), table.id] for table in tables]
         self._write_many("set_copy", rows)
 
+    def set_copy_anew(self, table: TableRow) -> None:
+        """The same of a copy that nobody knows the rows of any more: what was compared of it is over."""
+        self.set_copy(table)
+        self._write("forget_verification", [table.id])
+
     def forget(self, table: TableRow) -> None:
         self._write("delete_table", [table.id])
         SchemaJournal(self.conn, self.pipeline).forget((table.schema, table.name))

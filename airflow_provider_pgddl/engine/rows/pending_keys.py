@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import but_extra, compare_anew, drop_extra, forget_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
+from airflow_provider_pgddl.engine.rows.copy_files import note_emptied
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -163,6 +164,7 @@ def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], 
         only = sql.SQL("" if plan.split else "ONLY ")
         role = plan.keepers.writer if behind else ""
         foreign_keys_and_triggers.empty(target, [only + sql.Identifier(*name) for name in there], there, role)
+        note_emptied(target, table, there)
 
 
 def wait_for_kept(target: Session, table: TableRow) -> None:

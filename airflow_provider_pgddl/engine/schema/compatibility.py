@@ -64,6 +64,8 @@ def compare_tables(
         return [Difference(_not_a_table(there, target.relkind, "target", rename))]
     pair = Pair(source, target, target_types, major, names, renamed, {*removed, *renamed}, altered)
     found = [Difference(finding) for finding in _privileges(source, target, names, role)]
+    if target.unlogged and not source.unlogged:
+        found.append(_unlogged(there, here))
     found += column_differences(pair)
     if keyed:
         found += key_differences(pair)
@@ -114,6 +116,19 @@ def _not_a_table(there: str, relkind: str, side: str, *fix: str) -> SchemaFindin
         impact="Rows can only be copied from a table to a table",
         fix=fix,
         reason="missing_table",
+    )
+
+
+def _unlogged(there: str, here: str) -> Difference:
+    return Difference(
+        SchemaFinding(
+            "unlogged",
+            "warning",
+            f"Table {there} is UNLOGGED on the target only: a crash of that server empties it. No swap takes it so",
+            source="logged",
+            target="UNLOGGED",
+            fix=(f"ALTER TABLE {here} SET LOGGED;",),
+        )
     )
 
 

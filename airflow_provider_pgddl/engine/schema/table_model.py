@@ -77,7 +77,7 @@ class ConstraintModel:
 class TableModel:
     """`relkind` as in pg_class, so also what is no table; `key` are the columns that identify a row; `missing` are the
     privileges that the session's role lacks (USAGE, which is the schema's, SELECT, INSERT, UPDATE, DELETE, TRUNCATE),
-    `owned` whether it may alter the table."""
+    `owned` whether it may alter the table; a crash empties one that is `unlogged`."""
 
     oid: int
     schema: str
@@ -89,6 +89,7 @@ class TableModel:
     owner: str = ""
     owned: bool = True
     missing: tuple[str, ...] = ()
+    unlogged: bool = False
 
     @property
     def qualified(self) -> str:

@@ -14,7 +14,7 @@ FindingKind = Literal[
     "source_added_column", "target_added_column", "source_removed_column", "renamed_column", "column_case",
     "type_mismatch", "safe_cast", "missing_type", "generated", "identity", "collation", "not_null",
     "target_constraint", "key", "missing_on_target", "missing_on_source", "not_a_table", "privileges",
-    "expression", "stopped",
+    "expression", "unlogged", "stopped",
 ]  # fmt: skip
 # Why a table is blocked, as metrics say it.
 Reason = Literal[

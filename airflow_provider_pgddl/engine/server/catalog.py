@@ -51,6 +51,11 @@ def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
 
 
+def logged(conn: Session, oids: Iterable[int]) -> set[int]:
+    """Of relations those whose rows a crash leaves where they are."""
+    return {oid for (oid,) in conn.execute(_Q["logged"], {"oids": list(oids)})}
+
+
 def own_types(conn: Session, oids: Iterable[int]) -> dict[int, dict[str, str]]:
     """Of relations, by oid: the columns whose type is the server's own, each with its name and no more."""
     found: dict[int, dict[str, str]] = {}

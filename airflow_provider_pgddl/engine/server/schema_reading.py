@@ -175,6 +175,7 @@ def _assemble(row: Any, oids: Collection[int], major: int) -> Schemas:
                 r["owner"],
                 r["owned"],
                 tuple(right for right in _RIGHTS if not _known(r["rights"][right])),
+                r["unlogged"],
             )
             for r in relations
         },

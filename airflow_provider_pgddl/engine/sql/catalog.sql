@@ -276,6 +276,9 @@ FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS v(schema_name, table_name
 JOIN pg_catalog.pg_namespace n ON n.nspname = v.schema_name
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.table_name
 
+-- name: logged
+SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relpersistence = 'p'
+
 -- name: own_types
 -- Of columns whose type is the server's own: its name, which is the same on every server.
 SELECT a.attrelid, a.attname, pg_catalog.format_type(a.atttypid, -1)

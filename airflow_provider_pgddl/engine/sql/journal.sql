@@ -180,7 +180,8 @@ SELECT EXISTS (SELECT FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND
 
 -- name: last_done
 SELECT result FROM pgddl.stage_runs
-WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done'
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s AND finished_at IS NOT NULL AND result ->> 'state' = 'done'
+  AND (%(within)s::float8 IS NULL OR finished_at > pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %(within)s))
 ORDER BY token DESC, finished_at DESC LIMIT 1
 
 -- name: stages

@@ -4,7 +4,7 @@
 -- Whatever bears one of these names, with its owner, whether this role may alter it, and the rights on rows that it lacks (USAGE
 -- is that of the schema). A right is null where the relation went meanwhile.
 SELECT c.oid::bigint AS oid, n.nspname, c.relname, c.relkind::text, pg_catalog.pg_get_userbyid(c.relowner) AS owner,
-       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned, c.relpersistence = 'u' AS unlogged,
        (SELECT pg_catalog.jsonb_object_agg(r.right_, CASE r.right_
                    WHEN 'USAGE' THEN pg_catalog.has_schema_privilege(n.oid, r.right_)
                    ELSE pg_catalog.has_table_privilege(c.oid, r.right_) END)

@@ -95,6 +95,44 @@ DELETE FROM {log} WHERE xid = pg_catalog.pg_current_xact_id()
 -- name: count_pending
 SELECT {id}::bigint, count(*) FROM {pending}
 
+-- name: copy_files
+-- What holds each copy's rows, in which file, and whether a crash empties it.
+WITH RECURSIVE tree(id, relid) AS (
+    SELECT k.id, c.oid
+    FROM unnest(%s::bigint[], %s::name[], %s::name[]) k(id, schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+    UNION ALL
+    SELECT t.id, i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+)
+SELECT t.id, c.oid::text, n.nspname::text, c.relname::text, c.relfilenode::bigint, c.relpersistence = 'u'
+FROM tree t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind <> 'p'
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+
+-- name: note_emptied
+-- The files of these by now, with what is below them; of what is recorded only: of another nobody knows what it holds.
+WITH RECURSIVE tree(relid) AS (
+    SELECT c.oid
+    FROM unnest(%(schemas)s::name[], %(names)s::name[]) k(schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+    UNION ALL
+    SELECT i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+)
+UPDATE pgddl.tables t SET copy_physical = t.copy_physical || coalesce((
+    SELECT pg_catalog.jsonb_object_agg(c.oid::text, pg_catalog.jsonb_set(
+               t.copy_physical -> c.oid::text, '{0}', pg_catalog.to_jsonb(c.relfilenode::bigint)))
+    FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.relid
+    WHERE t.copy_physical -> c.oid::text IS NOT NULL), '{}')
+WHERE t.id = %(id)s
+
 -- name: copy_digests
 -- A digest of each copy's columns that every ALTER of one changes, and no VACUUM FULL or TRUNCATE.
 SELECT k.id, pg_catalog.md5(coalesce((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)

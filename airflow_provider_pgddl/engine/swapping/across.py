@@ -36,6 +36,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out
 from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.rows.copy_files import any_replaced
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift
@@ -106,6 +107,8 @@ def _attempt(
             refuse_blocked(context)
             if not_compared(context, context.tables()):
                 raise NotYet("a table changed just now")
+            if any_replaced(context.target, tables):
+                raise NotYet("a copy was emptied or written anew just now")
             if context.row().verify_needed:
                 raise NotYet("a window was lost just now")
             refuse_missing(context, tables)

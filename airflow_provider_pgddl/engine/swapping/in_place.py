@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.copy_files import any_replaced
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
@@ -271,6 +272,8 @@ def _refuse_changed(
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken(), under_way=True)
     _, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
+    if any_replaced(conn, tables):
+        raise NotYet("a copy was emptied or written anew just now")
     if stopped:
         if captures_ddl(context):
             raise NotYet("a table changed just now")  # the next try follows it, or finds it blocked

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed_by_others, old_since
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rows.copy_files import any_replaced, copy_files
 from airflow_provider_pgddl.engine.server import catalog
 
 
@@ -29,6 +33,10 @@ def refuse_unready(context: Context) -> None:
         raise UsageError(
             f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
         )
+    if any_replaced(context.target, tables):
+        follow_ddl(context, look=True)
+        refuse_blocked(context)
+    refuse_unlogged(context, tables)
     needed = context.row().verify_needed
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
@@ -49,6 +57,24 @@ def refuse_left(context: Context, tables: Sequence[TableRow]) -> None:
     has not brought yet is nowhere here."""
     for name, by in closed_by_others(context.source, context.name, [(t.schema, t.name) for t in tables]):
         raise PreflightRefused(old_since(by), table=".".join(name), todo=FOLLOW.format(by=by))
+
+
+def refuse_unlogged(context: Context, tables: Sequence[TableRow]) -> None:
+    """A copy that somebody has made UNLOGGED, to fill it faster, would go live so, and the next crash would take it."""
+    found = copy_files(context.target, tables)
+    for table in tables:
+        of = {copy: int(oid) for oid, copy in table.plan.copies.items()}
+        unlogged = [file for file in found[table.id].values() if file.unlogged]
+        oids = [of.get((file.schema, file.name), table.oid) for file in unlogged]
+        logged = catalog.logged(context.source, oids) if oids else set()
+        for file in (file for file, oid in zip(unlogged, oids, strict=True) if oid in logged):
+            copy = sql.Identifier(file.schema, file.name)
+            raise PreflightRefused(
+                f"its copy {file.schema}.{file.name} is UNLOGGED, and it is not: a crash of the server would empty it",
+                table=table.qualified,
+                todo="make it as durable as the source's, which takes about as long as to copy it; then run stage swap",
+                sql=sql.SQL("ALTER TABLE {} SET LOGGED;").format(copy).as_string(context.target),
+            )
 
 
 def refuse_missing(context: Context, tables: Sequence[TableRow]) -> None:

@@ -1,0 +1,32 @@
+"""What was compared of a copy, and whether it still says anything: somebody may have replaced its file, or a crash have
+emptied it. What others only write to it, row by row, no catalog tells: the next comparison does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.rows.copy_files import copy_files, is_elsewhere
+
+REPLACED = "its copy was emptied or written anew by somebody (TRUNCATE, VACUUM FULL): what was compared of it is over"
+UNLOGGED = "its copy is UNLOGGED, and a crash of the server since it was compared would have emptied it"
+
+
+def note_copy(context: Context, table: TableRow, fresh: TableRow) -> None:
+    """What a copy is by now, where nothing of its columns concerns a row."""
+    elsewhere = is_elsewhere(table, fresh.copy_physical)
+    if elsewhere and context.journal.verification.of_tables([table.id]):
+        context.say(f"{table.qualified}: {REPLACED}")
+    with context.fenced("settle.before_copy_commit", table):
+        if elsewhere:
+            context.journal.tables.set_copy_anew(fresh)
+        else:
+            context.journal.tables.set_copy(fresh)
+
+
+def unlogged(context: Context, tables: Sequence[TableRow]) -> set[int]:
+    """The ids of those of which a crash of the target's server empties the copy, while no catalog shows that it has. It
+    ends every session as well, so a run knows of its own comparisons that there was none."""
+    files = copy_files(context.target, tables)
+    return {table_id for table_id, found in files.items() if any(file.unlogged for file in found.values())}

@@ -1,0 +1,56 @@
+"""The files that a copy's rows are in: by them one sees what has become of its rows without a change of any column.
+
+TRUNCATE leaves an empty one, VACUUM FULL and CLUSTER another with the same rows, and nobody can tell which it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("windows")
+
+
+class CopyFile(NamedTuple):
+    """What holds rows of a copy: a table, or a partition. `unlogged`: a crash of the server empties it."""
+
+    schema: str
+    name: str
+    filenode: int
+    unlogged: bool
+
+
+def copy_files(conn: Session, tables: Sequence[TableRow]) -> dict[int, dict[str, CopyFile]]:
+    """By table id, and by oid as text; of a copy that is not there none."""
+    found: dict[int, dict[str, CopyFile]] = {t.id: {} for t in tables}
+    if tables:
+        args = [list(found), [t.plan.copy_schema for t in tables], [t.plan.copy_name for t in tables]]
+        for table_id, oid, *file in conn.execute(_Q["copy_files"], args):
+            found[table_id][oid] = CopyFile(*file)
+    return found
+
+
+def any_replaced(conn: Session, tables: Iterable[TableRow]) -> bool:
+    """Whether a copy's rows are in another file than the one that was recorded when all was looked at."""
+    followed = [t for t in tables if not t.keyless]
+    found = copy_files(conn, followed)
+    return any(is_elsewhere(t, {oid: [file.filenode] for oid, file in found[t.id].items()}) for t in followed)
+
+
+def is_elsewhere(table: TableRow, now: Mapping[str, Sequence[Any]]) -> bool:
+    """The same of one: `now` is what `Table.physical` says of its copy. One that grows gets partitions by our own
+    windows, for rows that come."""
+    known = {oid: facts[0] for oid, facts in table.copy_physical.items()}
+    grows = table.plan.split is not None and table.plan.split.grows
+    return known != {oid: facts[0] for oid, facts in now.items() if not grows or oid in known}
+
+
+def note_emptied(target: Session, table: TableRow, emptied: Iterable[Name]) -> None:
+    """These we have emptied as the source was: that says nothing against what was compared of the others."""
+    listed = list(emptied)
+    args = {"id": table.id, "schemas": [s for s, _ in listed], "names": [n for _, n in listed]}
+    target.execute(_Q["note_emptied"], args)
