@@ -55,11 +55,17 @@ def test_a_lost_cent_is_shown() -> None:
 
 def test_the_column_itself_is_read_where_its_text_is_the_value() -> None:
     for source, target in [
-        (base("numeric(10,2)"), base("numeric(12,4)")),
+        (base("numeric(10,2)"), base("numeric(12,2)")),
+        (base("numeric(10,2)"), base("numeric")),
         (enum("public.mood", "ok"), enum("public.mood", "ok", "sad")),
         (TEXT, enum("public.mood", "ok")),
     ]:
         assert cast_sql('a "b"', judge_cast(source, target), target) == '"a ""b"""'
+
+
+def test_it_is_cast_where_the_target_writes_the_same_value_otherwise() -> None:
+    for source, target in [("numeric(8,2)", "numeric(12,4)"), ("character(5)", "character(10)")]:
+        assert cast_sql("a", judge_cast(base(source), base(target)), base(target)) == f'CAST("a" AS {target})'
 
 
 def test_a_domain_of_the_target_is_cast_to_what_it_is_over() -> None:

@@ -128,21 +128,29 @@ class Sides:
         bare = (re.sub(r"\([\d,-]+\)", "", t) for t in types)
         return cls(plan, types, tuple(t if t in NATIVE or t in TEXT else "" for t in bare))
 
-    def source_hash(self) -> sql.Composed:
+    def _of_source(self) -> list[sql.Composable]:
+        """What the copy's columns are made of."""
         made = [sql.SQL(e) for e in self.plan.columns.expressions]
-        if self.types:
-            cast = sql.SQL("({})::{}")
-            return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(made, self.types, strict=True)])
-        return self._hash(made)
+        if not self.types:
+            return [*made]
+        return [sql.SQL("({})::{}").format(v, sql.SQL(t)) for v, t in zip(made, self.types, strict=True)]
+
+    def source_hash(self) -> sql.Composed:
+        return self._hash(self._of_source())
 
     def copy_hash(self) -> sql.Composed:
         return self._hash([sql.Identifier(name) for name in self.plan.columns.names])
 
-    def key(self) -> sql.Composed:
-        return _row(map(sql.Identifier, self.plan.key.columns))
+    def source_key(self) -> list[sql.Composable]:
+        """As the copy has it: 1.00 of the one is 1.0000 of the other where its type says so."""
+        made = dict(zip(self.plan.columns.names, self._of_source(), strict=True))
+        return [made.get(column) or sql.Identifier(column) for column in self.plan.key.columns]  # it may be generated
 
-    def key_hash(self) -> sql.Composed:
-        return self._hash_text(self.key())
+    def copy_key(self) -> list[sql.Composable]:
+        return [sql.Identifier(column) for column in self.plan.key.columns]
+
+    def key_hash(self, key: Iterable[sql.Composable]) -> sql.Composed:
+        return self._hash_text(_row(key))
 
     def _hash(self, values: Sequence[sql.Composable]) -> sql.Composed:
         """A row's hash, bigint, of these values of the copy's columns; of the key's alone where a row stays as it came
@@ -291,23 +299,26 @@ class _Reading:
         """What the source says, and what the copy does; `types` are those of the columns."""
         sides, plan = self.sides, self.sides.plan
 
-        def ask(conn: Session, hash_: sql.Composed, relation: sql.Composable, role: str) -> list[tuple[Any, ...]]:
+        def ask(
+            conn: Session, hash_: sql.Composed, key: Sequence[sql.Composable], relation: sql.Composable, role: str
+        ) -> list[tuple[Any, ...]]:
             if self.latest is not None:
                 _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))
             composed = sql.SQL(_Q[query]).format(
                 hash=hash_,
                 relation=relation,
                 where=where(plan, self.within),
-                key=sides.key(),
-                key_hash=sides.key_hash(),
+                key=_row(key),
+                columns=sql.SQL(", ").join(sql.SQL("({})::text").format(column) for column in key),
+                key_hash=sides.key_hash(key),
                 mask=sql.Literal(BUCKETS - 1),
                 **parts,
             )
             fetch = partial(as_owner.fetch, conn, role, composed, types)
             return told_without_values(plan.in_part and conn is self.source, fetch)
 
-        mine = partial(ask, self.source, sides.source_hash(), plan.rows, self.roles[0])
-        theirs = partial(ask, self.copy, sides.copy_hash(), plan.copy_shown, self.roles[1])
+        mine = partial(ask, self.source, sides.source_hash(), sides.source_key(), plan.rows, self.roles[0])
+        theirs = partial(ask, self.copy, sides.copy_hash(), sides.copy_key(), plan.copy_shown, self.roles[1])
         if self.source is self.copy:
             return [mine(), theirs()]
         asked = _beside.submit(theirs)
@@ -321,9 +332,8 @@ class _Reading:
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash, each column of the key), and how many there are of it."""
-        columns = [sql.SQL("s.{}::text").format(sql.Identifier(c)) for c in self.sides.plan.key.columns]
-        parts = {"buckets": sql.Literal(list(buckets)), "columns": sql.SQL(", ").join(columns)}
-        types = ["text", "bigint", *("text" for _ in columns)]
+        parts = {"buckets": sql.Literal(list(buckets))}
+        types = ["text", "bigint", *("text" for _ in self.sides.plan.key.columns)]
         return [Counter(rows) for rows in self.both("rows_of_buckets", *types, **parts)]
 
     def rows_of_keys(self, keys: Iterable[tuple[str, ...]]) -> list[Counter[tuple[Any, ...]]]:

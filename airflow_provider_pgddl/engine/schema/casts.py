@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.schema.type_sizes import (
     TIMESTAMPS,
     digits,
     is_read_back,
+    is_written_alike,
     last_field,
     longest_text,
     modifiers,
@@ -288,7 +289,7 @@ def _judge_plain(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
         return _judge_text(was, now, "column" if a == b else expression)
     if widens and _fits(was, now):
         why = IN_UTC if a != b and b.endswith("with time zone") else SAFE
-        return Cast("safe", why, None, "column" if a == b else expression)
+        return Cast("safe", why, None, "column" if a == b and is_written_alike(was, now) else expression)
     if b == "character" and a != b:
         return Cast("lossy", f"{now.text} does not tell blanks at the end from none", None, expression)
     if a in _NUMBERS | {"money"} and b in _EXACT and (a, now.text) not in _LOSSY:

@@ -78,3 +78,11 @@ def is_read_back(type_: TypeModel) -> bool:
     if type_.element is not None:
         return is_read_back(type_.element.stored)
     return type_.kind == "enum" or type_.name in _PRINTED or type_.extension in _PRINTED_EXTENSIONS
+
+
+def is_written_alike(was: TypeModel, now: TypeModel) -> bool:
+    """Whether a value has one text in both, which are of one name: a numeric is written with as many digits behind the
+    point as its type says, a character with as many blanks. Without a modifier it stays as it came."""
+    if now.name == "numeric":
+        return not modifiers(now) or digits(was)[1] == digits(now)[1]
+    return now.name != "character" or most_characters(now) in (None, most_characters(was))
