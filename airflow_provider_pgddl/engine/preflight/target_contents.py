@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.names import fits, written
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight.facts import (
     KINDS,
@@ -305,8 +305,30 @@ def left_behind(facts: Facts) -> Iterator[Finding]:
             what = f"inherits from {written(ps, pn)}, which is no table of this pipeline"
             fix = f"add {written(ps, pn)} to tables.include"
             yield Finding("error", "inheritance", "pipeline", facts.written(child), what, fix)
+    yield from children_left(facts)
     count = facts.source.rows("large_objects")[0][0]
     if count:
         some = "at least 1000" if count == 1000 else str(count)
         what = f"the database holds {some} large objects, which belong to no table and are not moved"
         yield Finding("warning", "large_objects", "source", None, what)
+
+
+def children_left(facts: Facts) -> Iterator[Finding]:
+    """A SELECT from a parent reads the rows of its children, which on the target it would not have. Of what the file
+    leaves there on purpose it is a warning."""
+    if not facts.pipeline.moves_rows:
+        return
+    found = facts.source.rows("inheritance", oids=facts.row_oids)
+    left = {(cs, cn): parent for child, parent, cs, cn, *_ in found if child not in facts.row_oids}
+    named = facts.source.rows("named", schemas=[s for s, _ in left], names=[n for _, n in left])
+    for child, kind in (((schema, name), kind) for schema, name, _, kind in named if not schema.startswith("pg_temp")):
+        meant = any(fits(p, child) for p in (*facts.pipeline.tables.exclude, *facts.pipeline.tables.schema_only))
+        parent, quoted = facts.written(left[child]), written(*child)
+        what = f"{quoted} inherits from it and its rows stay: whoever reads {parent} sees them on the source only"
+        if kind == "f":
+            yield Finding("warning", "inheritance", "pipeline", parent, f"foreign table {what}")
+        elif meant:
+            yield Finding("warning", "inheritance", "pipeline", parent, what)
+        else:
+            fix = f"add {quoted} to tables.include; or to tables.exclude, if that is meant"
+            yield Finding("error", "inheritance", "pipeline", parent, what, fix)

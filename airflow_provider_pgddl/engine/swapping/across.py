@@ -34,7 +34,7 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out
+from airflow_provider_pgddl.engine.preflight import what_a_cut_over_leaves, what_a_fence_locks_out
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.copy_files import any_replaced
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
@@ -92,6 +92,8 @@ def _attempt(
         catch_up(context)
         refuse_unready(context)
         tables = context.tables()
+        names = [(t.schema, t.name) for t in tables]
+        refuse(what_a_cut_over_leaves(context.pipeline, context.source, names), under_way=True)
         if way_back is not None:
             way_back.prepare(tables)
         if replacing is not None:
