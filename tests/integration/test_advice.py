@@ -49,6 +49,7 @@ class Case:
 
 
 FOR_ALL = "CREATE PUBLICATION everything FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root)"
+HIDDEN = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET {} = on', current_database()); END $$"
 NAMES = """
 CREATE TABLE public.e (id int, at date NOT NULL, note text, PRIMARY KEY (id, at));
 CREATE VIEW public.e_p20260101 AS SELECT 1;

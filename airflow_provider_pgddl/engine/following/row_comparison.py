@@ -23,6 +23,9 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.preflight import what_hides_damage
+from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import Steps, amount, pace
 from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.mend import take_out
@@ -49,6 +52,7 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
     def tables_now() -> list[TableRow]:
         return [t for t in followed_tables(context) if not chosen or t.id in chosen]
 
+    refuse(what_hides_damage(context.source, context.target), under_way=True)
     mended = 0
     compare_all(context, tables_now, mend=context.job.mend)
     if context.job.mend and (mended := _take_out(context, tables_now)):

@@ -37,8 +37,9 @@ OLDEST = 14
 
 # About both servers, whatever the tables.
 _SERVERS: list[Callable[[Facts], Iterator[Finding]]] = [
-    servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
-    servers.pg_dump, servers.our_schemas, servers.publications, servers.connections, servers.locks,
+    servers.standby, servers.pooler, servers.hiding_damage, servers.event_triggers, servers.slots,
+    servers.replica_identities, servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
+    servers.locks,
 ]  # fmt: skip
 
 
@@ -136,6 +137,17 @@ def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Name
 def what_a_fence_locks_out(pipeline: Pipeline, source: Session, target: Session) -> list[Finding]:
     """What would keep everybody, ourselves included, from logging in to the source behind it."""
     return list(target_contents.login_triggers(Facts(pipeline, [Side("source", source), Side("target", target)], ())))
+
+
+def what_a_cut_over_leaves(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
+    """What has come since setup, and applications would miss on the target."""
+    return list(target_contents.children_left(Facts(pipeline, [Side("source", conn)], tables)))
+
+
+def what_hides_damage(source: Session, target: Session) -> list[Finding]:
+    """What has come since setup, by which a comparison would find two sides equal that are not."""
+    sides = [Side("source", source), *([Side("target", target)] if target is not source else [])]
+    return [finding for side in sides for finding in servers.settings_that_hide_damage(side)]
 
 
 def too_old(version: int, where: Where) -> Iterator[Finding]:

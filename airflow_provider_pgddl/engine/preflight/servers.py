@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name, split_tables
+from airflow_provider_pgddl.engine.preflight.facts import Facts, Side, cannot_create, free_name, split_tables
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.preflight.partitioning import expected_partitions
 from airflow_provider_pgddl.engine.server import catalog, credentials
@@ -37,6 +37,26 @@ def standby(facts: Facts) -> Iterator[Finding]:
         if side.server["standby"]:
             what = "this server is a standby, and pgddl writes on both sides"
             yield Finding("error", "standby", side.where, None, what, "point the connection at the primary")
+
+
+def hiding_damage(facts: Facts) -> Iterator[Finding]:
+    for side in facts.sides:
+        yield from settings_that_hide_damage(side)
+
+
+def settings_that_hide_damage(side: Side) -> Iterator[Finding]:
+    """Rows of a damaged page would be none for chunks, windows and comparisons alike."""
+    for name, source in side.rows("hiding_damage"):
+        database = side.name(side.server["database"])
+        reset = {
+            "user": f"ALTER ROLE {side.role} RESET {name};",
+            "database": f"ALTER DATABASE {database} RESET {name};",
+            "database user": f"ALTER ROLE {side.role} IN DATABASE {database} RESET {name};",
+            "client": f"take {name} out of the options of the connection",
+        }
+        system = f"ALTER SYSTEM SET {name} = off;\nSELECT pg_reload_conf();"
+        what = f"{name} is on: rows of a damaged page would be missing, and nothing would say so"
+        yield Finding("error", "hiding_damage", side.where, None, what, reset.get(source, system))
 
 
 def event_triggers(facts: Facts) -> Iterator[Finding]:

@@ -21,6 +21,11 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
 FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
 WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user
 
+-- name: hiding_damage
+-- Settings by which a read passes over pages that it cannot read, and who has made each for this session.
+SELECT s.name, s.source FROM pg_catalog.pg_settings s
+WHERE s.name IN ('ignore_checksum_failure', 'zero_damaged_pages') AND s.setting = 'on' ORDER BY s.name
+
 -- name: keywords
 -- Words that cannot stand as a name without quotes.
 SELECT word FROM pg_catalog.pg_get_keywords() WHERE catcode <> 'U'
