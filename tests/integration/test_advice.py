@@ -237,6 +237,16 @@ CASES: dict[str, list[Case]] = {
             pipeline={"swap": {"fence": "read_only"}},
         )
     ],
+    "collation": [
+        Case(
+            'CREATE TABLE public.t (k text COLLATE pg_catalog.pg_c_utf8 PRIMARY KEY);'
+            "UPDATE pg_collation SET collversion = '0' WHERE collname = 'pg_c_utf8'"
+        )
+    ],
+    "hiding_damage": [
+        Case(f"{ORDERS}; {HIDDEN.format('zero_damaged_pages')}", HIDDEN.format("ignore_checksum_failure")),
+        Case(f"{ORDERS}; {HIDDEN.format('ignore_checksum_failure')}", rewrite={"public.orders": {}}),
+    ],
     "event_triggers": [Case(f"{ORDERS}; ALTER TABLE public.orders OWNER TO {MOVER}", as_mover=("source",))],
     "foreign_code": [
         Case(
@@ -277,7 +287,7 @@ BY_A_PERSON = {
 }
 WARNINGS = {
     "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "narrower", "oids",
-    "part_of_rows", "prepared_transaction", "same_ddl", "triggerer",
+    "old_minor", "part_of_rows", "prepared_transaction", "same_ddl", "triggerer",
 }  # fmt: skip
 
 

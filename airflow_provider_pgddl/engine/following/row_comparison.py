@@ -232,7 +232,7 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
     """The rows of every range that differs, all of them before the first comes back; returns how many will be read
     again. These ranges are to be compared once more."""
     replica, job, border, taken = context.replica, context.job.id, context.border(), 0
-    steps, behind = Steps(context.say, "rows that differ", "ranges"), 0
+    steps, behind, asked = Steps(context.say, "rows that differ", "ranges"), 0, Counter[int]()
     while True:
         border.wait()
         follow_ddl(context)
@@ -257,7 +257,8 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
                 if r.table_id in done.stopped or r.id in rows:
                     continue
                 again = partial(journal.verification.compare_again, r.id)
-                rows[r.id] = take_out(replica, done, there, tables[r.table_id], Range(r.id, r.low, r.high), again)
+                within = Range(r.id, r.low, r.high)
+                rows[r.id] = take_out(replica, done, there, tables[r.table_id], within, again, asked=asked)
                 if time.monotonic() > deadline:
                     return
 

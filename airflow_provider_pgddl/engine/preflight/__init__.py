@@ -46,8 +46,9 @@ _SERVERS: list[Callable[[Facts], Iterator[Finding]]] = [
 # About the tables on the source that they are taken from.
 _TABLES: list[Callable[[Facts], Iterator[Finding]]] = [
     source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
-    source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
-    foreign_code.guarded, foreign_code.without_usage, foreign_code.missing_authors, foreign_code.raised,
+    source_tables.foreign_tables, source_tables.keys, source_tables.collations, foreign_code.refused,
+    foreign_code.unmade, foreign_code.guarded, foreign_code.without_usage, foreign_code.missing_authors,
+    foreign_code.raised,
 ]  # fmt: skip
 
 

@@ -155,6 +155,34 @@ def keys(facts: Facts) -> Iterator[Finding]:
     yield from _without_key(facts, [(table, fix) for table, fix in keyless if table.oid in stay])
 
 
+def collations(facts: Facts) -> Iterator[Finding]:
+    """Rows are found by their keys' indexes, which may not lead to all of them any more: then whoever reads by such an
+    index and whoever compares by it miss the same rows."""
+    side = facts.source
+    for schema, name, recorded, actual, oids in side.rows("outdated_collations", oids=facts.row_oids):
+        database = side.name(side.server["database"])
+        whose = f"collation {side.name(schema, name)}" if schema else f"the collation of database {database}"
+        others = f" and {len(oids) - 1} more" if len(oids) > 1 else ""
+        what = (
+            f"{whose} was of version {recorded} when indexes of {facts.written(oids[0])}{others} were built, and is of"
+            f" {actual} now: they may not lead to every row, for an application and for pgddl alike"
+        )
+        if schema:
+            reindexed = [f"REINDEX TABLE {side.name(*facts.names[oid])};" for oid in oids]
+            refresh = f"ALTER COLLATION {side.name(schema, name)} REFRESH VERSION;  -- once all that use it are rebuilt"
+        else:
+            reindexed = [f"REINDEX DATABASE {database};"]
+            refresh = f"ALTER DATABASE {database} REFRESH COLLATION VERSION;"
+        yield Finding("error", "collation", "source", None, what, "\n".join([*reindexed, refresh]))
+    if 140_000 <= side.version < 140_004:
+        what = (
+            "Postgres 14 before 14.4 may leave rows out of an index that is built CONCURRENTLY: what is read by such an"
+            " index is not all there is"
+        )
+        fix = "CREATE EXTENSION amcheck;  -- bt_index_check(index, true) finds such an index; REINDEX it, and upgrade"
+        yield Finding("warning", "old_minor", "source", None, what, fix)
+
+
 def _without_key(facts: Facts, keyless: Sequence[tuple[tables.Table, str]]) -> Iterator[Finding]:
     """Many tables are one finding: what is to be decided about them is the same."""
     lacks = "no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"

@@ -61,6 +61,14 @@ INSERT INTO {staging} ({keys}) SELECT {columns} FROM ONLY {leaf}
 -- Of a range, without those that are staged already.
 SELECT {keys} FROM (SELECT * FROM {copy}{where}) AS c WHERE NOT EXISTS (SELECT FROM {staging} AS k WHERE {same})
 
+-- name: found_by_scan
+SELECT (ROW({key}))::text FROM {rows} AS t
+JOIN (SELECT {typed} FROM unnest({arrays}) AS c ({keys})) pgddl_key ON {same} LIMIT 1
+
+-- name: without_indexes
+SELECT pg_catalog.set_config('enable_seqscan', 'on', true), pg_catalog.set_config('enable_indexscan', 'off', true),
+       pg_catalog.set_config('enable_indexonlyscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true)
+
 -- name: delete_from_copy
 DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
 
