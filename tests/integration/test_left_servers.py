@@ -205,8 +205,9 @@ def test_no_way_back_in_place_opens_it_again(lifecycle: Lifecycles, source_dsn: 
     assert rows(source_dsn) == rows(target_dsn)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before", "between_look_and_lock"])
 def test_no_table_that_takes_its_place_opens_it_again(
-    lifecycle: Lifecycles, first: str, source_dsn: str, target_dsn: str
+    lifecycle: Lifecycles, first: str, source_dsn: str, target_dsn: str, at: At, late: bool
 ) -> None:
     """`tables.existing: replace` puts new tables in the place of those of the target."""
     execute(first, ITEMS)
@@ -214,6 +215,24 @@ def test_no_table_that_takes_its_place_opens_it_again(
     feed = lifecycle(first, source_dsn, **{**TABLES, "tables": {"include": ["public.items"], "existing": "replace"}})
     feed.run_all(until="verify")
     shop = lifecycle(source_dsn, target_dsn, **CLOSED)
+    if late:
+        shop.run_all(until="verify")
+        at("replace.before_lock", once(lambda: shop.run("swap")))
+    else:
+        shop.run_all(until="swap")
+    for _ in range(2):
+        assert repr(shop.name) in feed.refused("swap", PreflightRefused).what
+        refused(source_dsn, "INSERT INTO public.items VALUES (501, 'of one who stayed')")
+
+
+def test_no_table_that_comes_back_opens_it_again(
+    lifecycle: Lifecycles, first: str, source_dsn: str, target_dsn: str
+) -> None:
+    execute(first, ITEMS)
+    execute(source_dsn, ITEMS)
+    feed = lifecycle(first, source_dsn, **{**TABLES, "tables": {"include": ["public.items"], "existing": "replace"}})
+    feed.run_all(until="swap")
+    shop = lifecycle(source_dsn, target_dsn, **CLOSED)
     shop.run_all(until="swap")
-    assert repr(shop.name) in feed.refused("swap", PreflightRefused).what
+    assert repr(shop.name) in feed.refused("revert", PreflightRefused).what
     refused(source_dsn, "INSERT INTO public.items VALUES (501, 'of one who stayed')")

@@ -71,7 +71,7 @@ def run(context: Context) -> StageResult:
     if not context.beside:
         raise UsageError(
             "revert takes back a swap in place; a cut-over to another cluster has no way back",
-            todo="move the rows back by a pipeline of its own, from the new cluster to the old one",
+            todo="`pgddl reset` this one, which opens the old cluster, and move the rows back by a pipeline of its own",
         )
     row = context.row()
     if row.finished_at is not None:

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.model.plan import is_user_type
+from airflow_provider_pgddl.engine.preflight import what_opens_a_closed_table
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.replaced_tables import retyped
 from airflow_provider_pgddl.engine.rights import foreign_code
@@ -165,6 +166,8 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         locked = time.monotonic()
         with plans_kept(conn):
             refuse_changed_since(conn, backs)
+            names = [(t.schema, t.name) for t in tables]
+            refuse(what_opens_a_closed_table(context.pipeline, conn, names), under_way=True)
             if _read(context, backs) != found:
                 raise NotYet("what stands on the tables changed just now")
             wait_out_old_snapshots(conn)
