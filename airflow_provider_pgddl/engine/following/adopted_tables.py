@@ -37,7 +37,6 @@ from airflow_provider_pgddl.engine.progress import Steps
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import adopted_rows
 from airflow_provider_pgddl.engine.rows.mend import take_out
-from airflow_provider_pgddl.engine.rows.range_checksums import COMPUTED
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -227,8 +226,7 @@ def _in_windows(
         border.wait()
         follow_ddl(context)
         tables = {t.id: t for t in chosen()}
-        found = context.journal.verification.differing([*tables], job, not_in=COMPUTED)
-        todo = [r for r in found if r.id not in acted]
+        todo = [r for r in context.journal.verification.differing([*tables], job) if r.id not in acted]
         if not todo:
             return
         steps.at(len(acted), len(acted) + len(todo), tables[todo[0].table_id].qualified)
@@ -259,8 +257,7 @@ def _note_compared(context: Context, tables: Sequence[TableRow]) -> None:
     its ranges, and is compared once more."""
     journal = context.journal
     seen = journal.verification.tables(context.job.id)
-    found = journal.verification.differing([t.id for t in tables], context.job.id, not_in=COMPUTED)
-    differing = {r.table_id for r in found}
+    differing = {r.table_id for r in journal.verification.differing([t.id for t in tables], context.job.id)}
     done = [t for t in tables if t.id in seen and t.id not in differing]
     with context.fenced("adopt.before_compared_commit"):
         for table in done:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
-
-from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -19,7 +16,6 @@ from airflow_provider_pgddl.engine.following.catch_up import followed_tables, on
 from airflow_provider_pgddl.engine.following.copies_replaced import UNLOGGED, unlogged
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
-from airflow_provider_pgddl.engine.following.plans import names_in
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import CompareWorkers
 from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -33,11 +29,10 @@ from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import Steps, amount, pace
 from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.mend import take_out
-from airflow_provider_pgddl.engine.rows.range_checksums import COMPUTED, LISTED, Sides, hashes_alike
+from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides, hashes_alike
 from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
 from airflow_provider_pgddl.engine.rows.timed_comparison import RangeResult, compare_ranges
 from airflow_provider_pgddl.engine.rows.windows import Window
-from airflow_provider_pgddl.engine.schema.definitions import same_expression
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 
@@ -224,8 +219,7 @@ def compare_all(
 
 
 def _is_worth_cutting(rows: int, differ: Sequence[str] | None) -> bool:
-    copied = any(not key.endswith(COMPUTED) for key in differ or ())
-    return copied and rows > max(FEW_ROWS, ROWS_A_DIFFERENCE * len(differ or ()))
+    return bool(differ) and rows > max(FEW_ROWS, ROWS_A_DIFFERENCE * len(differ or ()))
 
 
 def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
@@ -237,7 +231,7 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
         border.wait()
         follow_ddl(context)
         tables = {t.id: t for t in chosen()}
-        todo = context.journal.verification.differing([*tables], job, not_in=COMPUTED)
+        todo = context.journal.verification.differing([*tables], job)
         if not todo:
             return taken
         steps.at(behind, behind + len(todo), tables[todo[0].table_id].qualified)
@@ -304,32 +298,14 @@ def sides_of(source: Session, target: Session, tables: Sequence[TableRow], *, in
         if copy is None:
             todo = "`pgddl reset` the pipeline and start again"
             raise StageFailed("its copy is gone", table=table.qualified, todo=todo)
-        types, computed = {c.name: c.type for c in copy.columns}, computed_alike(table, copy)
+        types = {c.name: c.type for c in copy.columns}
         if in_place:
-            sides[table.id] = replace(Sides.in_place(table.plan, types), computed=computed)
+            sides[table.id] = Sides.in_place(table.plan, types)
             continue
         there = own.get(table.plan.oid)
         alike = there and {c.name: c.base_type for c in copy.columns if there.get(c.name) == c.base_type}
-        sides[table.id] = replace(Sides.across(table.plan, alike, recoded=recoded), computed=computed)
+        sides[table.id] = Sides.across(table.plan, alike, recoded=recoded)
     return sides
-
-
-def computed_alike(table: TableRow, copy: Table) -> tuple[str, ...]:
-    """Stored generated columns that are equal on both sides where what they are computed of is: of columns that are
-    copied as they are, of the same types, by the same expression. A function in it may say something else by now than
-    when the source's rows were written, of which no expression tells."""
-    plan, was = table.plan, table.version["columns"]
-    numbers = table.version.get("attnums", {})
-    copied = {c for c, e in zip(plan.columns.names, plan.columns.expressions, strict=True)
-              if e == sql.Identifier(c).as_string()}  # fmt: skip
-    same = {c.name for c in copy.columns if c.name in was and was[c.name]["type"] == c.type}
-    return tuple(
-        c.name for c in copy.columns
-        if c.generated == "s" and c.name in same and was[c.name]["generated"] == "s"
-        and str(numbers.get(c.name)) not in plan.columns.left_out
-        and same_expression(was[c.name]["default"] or "", c.default or "", {})
-        and names_in([c.default or ""]) <= copied & same
-    )  # fmt: skip
 
 
 def verdicts_of(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
@@ -353,34 +329,14 @@ def _counted(differ: int) -> str:
 
 def _raise_difference(context: Context, tables: Sequence[TableRow], differing: dict[str, dict[str, Any]]) -> None:
     by_name = {t.qualified: t for t in tables}
-    lines, computed = [], list[TableRow]()
+    lines = []
     for name in differing:
         keys = context.journal.verification.differing_keys(by_name[name].id)
         lines.append(f"{name}: {_counted(differing[name]['differ'])} rows differ, such as {', '.join(keys[:5])}")
-        if all(key.endswith(COMPUTED) for key in keys):
-            computed.append(by_name[name])
-    if len(computed) == len(differing):
-        _raise_computed(context, computed, lines)
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),
         todo=f"do not swap. Find out who else writes to the copy; then {TODO}",
         sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v\n"
         "JOIN pgddl.tables t ON t.id = v.table_id\n"
         "WHERE v.differ <> '[]' ORDER BY v.id DESC;",
-    )
-
-
-def _raise_computed(context: Context, tables: Sequence[TableRow], lines: Sequence[str]) -> None:
-    """To read such rows again would have the copy compute the same again."""
-    sides = sides_of(context.source, context.target, tables, in_place=context.in_place)
-    drop = [
-        sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION;").format(t.plan.copy, sql.Identifier(c))
-        for t in tables for c in sides[t.id].computed
-    ]  # fmt: skip
-    raise StageFailed(
-        "the copy does not equal the source: " + "; ".join(lines),
-        todo="do not swap. A function that computes a generated column says something else by now than when the source"
-        " wrote these rows. Have it compute them anew there (UPDATE them), or keep its values in an ordinary column of"
-        " the copy, by the SQL; then run stage replay and verify again",
-        sql=sql.SQL("\n").join(drop).as_string(context.target),
     )

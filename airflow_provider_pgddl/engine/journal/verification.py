@@ -60,13 +60,13 @@ class Verification(JournalSection):
         """Ranges that have not been compared."""
         return self._ranges("ranges_left", ids, job)
 
-    def differing(self, ids: Sequence[int], job: str, *, not_in: str) -> list[RangeRow]:
-        """Ranges that were compared and differ; without those of which all keys end with the words `not_in`."""
-        return self._ranges("ranges_differing", ids, job, not_in, not_in)
+    def differing(self, ids: Sequence[int], job: str) -> list[RangeRow]:
+        """Ranges that were compared and differ."""
+        return self._ranges("ranges_differing", ids, job)
 
-    def _ranges(self, query: str, ids: Sequence[int], job: str, *more: str) -> list[RangeRow]:
+    def _ranges(self, query: str, ids: Sequence[int], job: str) -> list[RangeRow]:
         with self.conn.cursor(row_factory=kwargs_row(_range_row)) as cursor:
-            return cursor.execute(self._Q[query], [list(ids), job, *more]).fetchall()
+            return cursor.execute(self._Q[query], [list(ids), job]).fetchall()
 
     def compare_again(self, range_id: int) -> None:
         self._write("compare_again", [range_id])

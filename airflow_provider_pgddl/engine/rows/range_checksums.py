@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -42,8 +42,6 @@ BUCKETS = 4096
 ROWS_AT_ONCE = 20_000  # that are held to be compared one by one
 # Each range asks the copy while it asks the source; to start a thread for it takes as long as a small table.
 _beside = ThreadPoolExecutor(64, "pgddl-copy")
-SUMS = "(the sums differ)"
-COMPUTED = "has another value in a generated column"  # and in no other: reading the row again gives it the same again
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
 # What is hashed of a value in place of its row's text: of types of which no two values are equal and not the same the
@@ -107,14 +105,12 @@ class Sides:
     `types` are the copy's where both are on one server, else empty: there the source's values are cast to them, as they
     were when they were inserted (rewrite.alter gives a column another type, or takes a value from an expression of
     another). `native` are the types by which columns are hashed, "" for those that are printed; none where the text of
-    the row is hashed. `recoded`: the databases have other encodings, so text is hashed as it is sent, in UTF8.
-    `computed` are stored generated columns that both sides have computed of the same values, each for itself."""
+    the row is hashed. `recoded`: the databases have other encodings, so text is hashed as it is sent, in UTF8."""
 
     plan: Plan
     types: tuple[str, ...] = ()
     native: tuple[str, ...] = ()
     recoded: bool = False
-    computed: tuple[str, ...] = ()
 
     @classmethod
     def across(cls, plan: Plan, alike: Mapping[str, str] | None = None, *, recoded: bool = False) -> Sides:
@@ -161,10 +157,9 @@ class Sides:
         once."""
         columns, key = self.plan.columns.names, self.plan.key.columns
         some = [n for n, name in enumerate(columns) if self.plan.is_updated or name in key]
-        computed = [sql.Identifier(c) for c in self.computed if self.plan.is_updated]
         if not self.native:
-            return self._hash_text(_row([*(values[n] for n in some), *computed]))
-        hashed, printed = list[sql.Composable](), list[sql.Composable](computed)
+            return self._hash_text(_row(values[n] for n in some))
+        hashed, printed = list[sql.Composable](), list[sql.Composable]()
         for n in some:
             if (type_ := self.native[n]) in NATIVE:
                 hashed.append(sql.SQL(NATIVE[type_]).format(values[n]))
@@ -224,20 +219,14 @@ def compare_range(
 
 def _compare(of: _Reading) -> RangeCompared:
     mine, theirs = of.both("sum", "bigint", "numeric")
-    rows, computed = int(mine[0][0]), False
+    rows = int(mine[0][0])
     if mine == theirs:
         return RangeCompared(rows, ())
-    if of.sides.computed:
-        # What was copied comes first: a difference in it is mended, and whatever is computed of it with it.
-        copied = replace(of, sides=replace(of.sides, computed=()))
-        mine, theirs = copied.both("sum", "bigint", "numeric")
-        computed = mine == theirs
-        of = of if computed else copied
     mine, theirs = of.both("buckets", "bigint", "bigint", "numeric")
     counts = dict[int, int]()
     for bucket, count, _ in {*mine} ^ {*theirs}:
         counts[bucket] = max(counts.get(bucket, 0), count)
-    return RangeCompared(rows, _differing(of, counts, COMPUTED if computed else "differs"), narrowed=True)
+    return RangeCompared(rows, _differing(of, counts), narrowed=True)
 
 
 def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable, role: str) -> tuple[int, int]:
@@ -248,7 +237,7 @@ def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable
     return int(rows), int(checksum)
 
 
-def _differing(of: _Reading, counts: Mapping[int, int], both: str) -> tuple[str, ...]:
+def _differing(of: _Reading, counts: Mapping[int, int]) -> tuple[str, ...]:
     """Keys whose rows differ, in buckets of so many rows; as many buckets at a time as memory is meant to hold."""
     found, suspected = list[str](), False
     elsewhere = of.within.bounded and by_text(of.sides.plan)  # a row may be in another range on the other side
@@ -262,11 +251,11 @@ def _differing(of: _Reading, counts: Mapping[int, int], both: str) -> tuple[str,
             missing = (mine - theirs) + Counter(row[:2] for row in missing if row[:2] not in mine)
             extra = (theirs - mine) + Counter(row[:2] for row in extra if row[:2] not in theirs)
         more, less = {row[0] for row in missing}, {row[0] for row in extra}
-        found += [f"{key} {_kind(key in more, key in less, both)}" for key in sorted(more | less)]
+        found += [f"{key} {_kind(key in more, key in less)}" for key in sorted(more | less)]
         if len(found) >= LISTED:
             break
     # The sums differ, so something does, even if it cannot be named.
-    return tuple(found[:LISTED]) if suspected else (f"(the sums differ) {both}" if both == COMPUTED else SUMS,)
+    return tuple(found[:LISTED]) if suspected else ("(the sums differ)",)
 
 
 def _batches(counts: Mapping[int, int]) -> Iterator[list[int]]:
@@ -281,9 +270,9 @@ def _batches(counts: Mapping[int, int]) -> Iterator[list[int]]:
         yield batch
 
 
-def _kind(on_source: bool, on_copy: bool, both: str) -> str:
+def _kind(on_source: bool, on_copy: bool) -> str:
     if on_source and on_copy:
-        return both
+        return "differs"
     return "is missing or too few on the copy" if on_source else "is too many on the copy"
 
 

@@ -476,11 +476,8 @@ SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
 WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
 
 -- name: ranges_differing
--- In values that were copied; not in others alone, each of which is known by how its key ends.
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
-WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ <> '[]'
-  AND EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(v.differ) k(key) WHERE pg_catalog.right(k.key, pg_catalog.length(%s)) <> %s)
-ORDER BY v.id
+WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ <> '[]' ORDER BY v.id
 
 -- name: compare_again
 UPDATE pgddl.verifications SET differ = NULL, rows = NULL, verified_at = NULL WHERE id = %s
