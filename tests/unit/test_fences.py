@@ -67,6 +67,7 @@ ALONE = {
     "following.schema_gate.shown_already": "what was shown to a task of Airflow",
     "commands.news": "what was told to whom, by whoever looks",
     "commands.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
+    "commands.undoing": "the same",
 }
 
 

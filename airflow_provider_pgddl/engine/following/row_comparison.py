@@ -23,7 +23,6 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.preflight import what_hides_damage
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import Steps, amount, pace
