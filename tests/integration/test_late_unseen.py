@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.conftest import Database
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.resets import reset
 from tests.integration.ways_back import refused
@@ -99,6 +100,33 @@ def test_nothing_is_cleaned_up_while_nobody_has_looked(
     assert move.run("cleanup").state == "done"
 
 
+@pytest.mark.parametrize("by", ["cleanup", "reset"])
+@pytest.mark.parametrize(
+    ("what", "rows", "border"),
+    [
+        (LOADED, "change_log", "capture.before_stop_lock"),
+        (ATTACHED, "change_log", "capture.before_stop_lock"),
+        (ATTACHED, "wal", "capture.before_unpublish_lock"),
+    ],
+)
+def test_what_comes_while_the_end_of_a_capture_waits_for_its_lock_is_seen_under_it(
+    moved: Callable[..., Lifecycle], at: At, what: str, rows: str, border: str, by: str
+) -> None:
+    move = moved("none", capture={"ddl": "off", "rows": rows})
+    with at(border, once(lambda: execute(move.source, what))):
+        if by == "reset":
+            with pytest.raises(StageFailed, match=UNSEEN):
+                reset(move)
+            return
+        error = move.refused("cleanup", StageFailed)
+    assert UNSEEN in error.what and error.table == ("public.part" if what == ATTACHED else "public.items")
+    if what == LOADED:
+        go_on(move, error)
+        error = move.refused("cleanup", StageFailed)
+    go_on(move, error)
+    assert move.run("cleanup").state == "done"
+
+
 def test_where_there_is_no_key_a_fence_that_was_lost_is_a_persons_to_look_at(
     source_dsn: str, moved: Callable[..., Lifecycle]
 ) -> None:
@@ -116,7 +144,7 @@ def test_where_there_is_no_key_a_fence_that_was_lost_is_a_persons_to_look_at(
 
 
 def test_in_place_what_somebody_loads_into_an_old_table_is_not_dropped_in_silence(
-    pg18: Cluster, database: Database, lifecycle: Lifecycles
+    pg18: Cluster, database: Database, lifecycle: Lifecycles, at: At
 ) -> None:
     dsn = database(pg18)
     execute(dsn, TABLES)
@@ -126,6 +154,12 @@ def test_in_place_what_somebody_loads_into_an_old_table_is_not_dropped_in_silenc
     execute(dsn, LOADED.replace("public.", "pgddl_old_public."))
     error = move.refused("cleanup", StageFailed)
     assert UNSEEN in error.what and error.sql
+    go_on(move, error)
+    go_on(move, move.refused("cleanup", StageFailed))
+    again = LOADED.replace("public.", "pgddl_old_public.").replace("1000", "1001")
+    with at("capture.before_stop_lock", once(lambda: execute(dsn, again))):
+        error = move.refused("cleanup", StageFailed)
+    assert UNSEEN in error.what
     go_on(move, error)
     go_on(move, move.refused("cleanup", StageFailed))
     move.run("cleanup")

@@ -279,6 +279,15 @@ def trigger_statements(pipeline: str, leaf: Leaf) -> Iterator[sql.Composed]:
         yield sql.SQL(_Q["enable_always"]).format(**parts)
 
 
+def lock_root(source: Session, root: int, mode: str) -> None:
+    """Locks a table for the caller's transaction, with its partitions; nothing where it is gone. Bound the wait."""
+    row = source.execute(_Q["lockable"], [root]).fetchone()
+    if row is not None:
+        schema, name, partitioned = row
+        only = sql.SQL("" if partitioned else "ONLY ")
+        source.execute(sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, sql.Identifier(schema, name), sql.SQL(mode)))
+
+
 def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = False) -> None:
     """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the
     wait."""

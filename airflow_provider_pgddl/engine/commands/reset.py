@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
     forget_capture,
     refuse_late_changes,
+    refuse_unseen,
     stop_capture_of,
     stop_slot_capture_of,
 )
@@ -320,9 +322,13 @@ def _reset_all(
         read()
         return any(count_changes(logs, [t for t in tables if t.oid == oid]).values())
 
+    def look(oid: int) -> None:
+        refuse_unseen(source, pipeline.pipeline, [t for t in tables if t.oid == oid])
+
+    left = None if row.cut_over_at is None else _Left(late, look)
     if row.finished_at is None or pipeline.swap.fence != "none":
         try:
-            dropped += _drop_capture(pipeline, source, None, late if row.cut_over_at is not None else None)
+            dropped += _drop_capture(pipeline, source, None, left)
         except change_log.LateChanges:
             refuse_late_changes(source, logs, pipeline.pipeline, tables)
             raise
@@ -387,11 +393,20 @@ def _of_no_table(events: Sequence[Applied], tables: Sequence[TableRow]) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is asked for a root under its lock, where applications have left it: `late` tells what has come by a slot
+    (what triggers have written shows by itself), `look` refuses what no log tells."""
+
+    late: Callable[[int], bool]
+    look: Callable[[int], None]
+
+
 def _drop_capture(
-    pipeline: Pipeline, source: Session, oids: Sequence[int] | None, late: Callable[[int], bool] | None = None
+    pipeline: Pipeline, source: Session, oids: Sequence[int] | None, left: _Left | None = None
 ) -> list[str]:
-    """Triggers, functions and logs of these roots (None: all of the pipeline's). With `late`, LateChanges where a log
-    holds some under the lock: of a slot that tells, for a root; what triggers have written shows by itself."""
+    """Triggers, functions and logs of these roots (None: all of the pipeline's). With `left`, LateChanges where a log
+    holds some under the lock."""
     known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captured') IS NOT NULL").fetchone()
     if not (known and known[0]):
         return []
@@ -399,9 +414,11 @@ def _drop_capture(
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
             failpoint("reset.before_capture", source)
-            if late is not None and pipeline.by_slot:
-                stop_slot_capture_of(source, pipeline, oid, partial(late, oid))
+            if left is None:
+                stop_capture_of(source, pipeline, oid)
+            elif pipeline.by_slot:
+                stop_slot_capture_of(source, pipeline, oid, partial(left.late, oid), look=partial(left.look, oid))
             else:
-                stop_capture_of(source, pipeline, oid, only_if_empty=late is not None)
+                stop_capture_of(source, pipeline, oid, only_if_empty=True, look=partial(left.look, oid))
             dropped.append(f"capture into {log}")
     return dropped

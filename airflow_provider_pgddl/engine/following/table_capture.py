@@ -160,6 +160,12 @@ def refuse_late_changes(
                 if t.qualified in late
             ),
         )
+    refuse_unseen(source, pipeline, tables, in_place=in_place)
+
+
+def refuse_unseen(source: Session, pipeline: str, tables: Sequence[TableRow], *, in_place: bool = False) -> None:
+    """Where an empty log of what was replaced says nothing. Asked again under the lock that ends a capture: minutes may
+    have passed until that was to be had."""
     refuse_unseen_writes(
         late_and_unseen(source, pipeline, tables, in_place=in_place),
         of="tables",
@@ -186,15 +192,19 @@ def stop_capture_of(
     oid: int,
     *,
     only_if_empty: bool = False,
+    look: Callable[[], None] | None = None,
     then: Callable[[], None] | None = None,
 ) -> None:
-    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then. `then` is
-    called in the same transaction."""
+    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then. `look` is
+    called with the table locked, before anything goes; `then` behind it, in the same transaction."""
 
     def attempt() -> None:
         failpoint("capture.before_stop_lock", source)
         with writers_wait(), source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
+            if look is not None:
+                change_log.lock_root(source, oid, "ACCESS EXCLUSIVE")  # not raised later: that meets deadlocks
+                look()
             change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
             if then is not None:
                 then()
@@ -218,14 +228,18 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
     for oid in captured:
         context.check_fence()
         then = partial(drop_replaced, replaced.get(oid))
+        these = [t for t in tables if t.oid == oid]
+        look = partial(refuse_unseen, context.source, context.name, these, in_place=context.in_place)
         try:
             if context.pipeline.by_slot:
-                late = partial(_read_late, context, [t for t in tables if t.oid == oid])
-                stop_slot_capture_of(context.source, context.pipeline, oid, late)
+                late = partial(_read_late, context, these)
+                stop_slot_capture_of(context.source, context.pipeline, oid, late, look=look)
                 continue
             # Nobody reads what is captured of the new table, for a revert, or what a killed setup has not recorded.
-            only_if_empty = oid in known
-            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=only_if_empty, then=then)
+            if oid not in known:
+                stop_capture_of(context.source, context.pipeline, oid, then=then)
+                continue
+            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True, look=look, then=then)
         except change_log.LateChanges:
             refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
             raise
@@ -236,18 +250,19 @@ def _read_late(context: Context, tables: Sequence[TableRow]) -> bool:
     return any(count_changes(context.logs, tables).values())
 
 
-def stop_slot_capture_of(source: Session, pipeline: Pipeline, oid: int, late: Callable[[], bool]) -> None:
-    """One table out of the publication. Under a lock that keeps its writers out `late` reads what they have written,
-    through sessions of its own, before nobody reads it any more; LateChanges where it tells that there is some."""
+def stop_slot_capture_of(
+    source: Session, pipeline: Pipeline, oid: int, late: Callable[[], bool], *, look: Callable[[], None]
+) -> None:
+    """One table out of the publication. Under a lock that keeps its writers out `look` is called, and `late` reads what
+    they have written, through sessions of its own, before nobody reads it any more; LateChanges where it tells that
+    there is some."""
 
     def attempt() -> None:
         failpoint("capture.before_unpublish_lock", source)
         with writers_wait(), source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
-            name = source.execute(queries("capture")["relation_name"], [oid]).fetchone()
-            if name is not None:
-                lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
-                source.execute(lock.format(sql.Identifier(*name)))
+            change_log.lock_root(source, oid, "SHARE ROW EXCLUSIVE")
+            look()
             if late():
                 raise change_log.LateChanges(oid)
             change_log.stop(source, pipeline.pipeline, oid)

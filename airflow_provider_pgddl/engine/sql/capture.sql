@@ -151,6 +151,11 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_pu
 -- name: relation_name
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 
+-- name: lockable
+SELECT n.nspname, c.relname, c.relkind = 'p'
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %s AND c.relkind IN ('r', 'p')
+
 -- name: triggers_of
 -- By what they call: of a source that came back from a dump the oids that are recorded of leaves are those of another server.
 SELECT n.nspname, c.relname, t.tgname
