@@ -9,6 +9,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.capture.direct_function import MOST_ROWS
+from airflow_provider_pgddl.engine.errors import StageFailed
+from tests.failpoints import At, once
 from tests.integration.handed_over import HANDS_ON, UNTAKEN, brings_it, differing, handed_over, logged
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.rewrites import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
@@ -206,6 +208,33 @@ def test_a_swap_takes_what_the_copy_did_not_and_the_old_table_has_a_log_again(
     assert one(source_dsn, "SELECT sum(u) FROM public.items") == 5150
     execute(source_dsn, "UPDATE pgddl_old_public.items SET note = 'late' WHERE id = 1")
     assert "written to after the swap" in move.refused("cleanup").what
+
+
+@pytest.mark.parametrize("emptied", ["before", "at the lock"])
+def test_a_truncate_that_the_copy_has_seen_is_no_reason_to_compare_again(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, at: At, capsys: pytest.CaptureFixture[str], emptied: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    move.run_all(after="schema_sync", until="verify")
+    brings_it(move)
+    statements = ("TRUNCATE public.items", "INSERT INTO public.items (id, u) VALUES (1, 1)")
+    if emptied == "before":
+        do(source_dsn, *statements)
+    capsys.readouterr()
+    late = once(lambda: do(source_dsn, *statements) if emptied == "at the lock" else None)
+    with at("swap.before_lock", late) as locks:
+        move.run("swap")
+    assert "compared again" not in capsys.readouterr().out
+    assert locks.times == 1
+    assert move.on_source("SELECT id, u FROM public.items") == [(1, 1)]
+
+
+def test_one_of_the_copy_alone_is(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    move.run_all(after="schema_sync", until="verify")
+    brings_it(move)
+    do(source_dsn, "TRUNCATE pgddl_copy_public.items")
+    assert "public.items: at least 100 rows differ" in str(move.refused("swap", StageFailed))
 
 
 def test_a_reset_leaves_nothing_of_a_direct_trigger(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:

@@ -91,6 +91,15 @@ def test_what_the_source_empties_is_no_reason_to_compare_again(
     assert differences(shop.source, shop.target) == []
 
 
+def test_a_queue_that_the_source_empties_before_each_fence_is_cut_over(shop: Lifecycle, at: At) -> None:
+    shop.run_all(until="verify")
+    with at("cut_over.before_fence", lambda _: do(shop.source, "TRUNCATE shop.orders")) as fences:
+        shop.run_all(after="verify")
+    assert fences.times == 1
+    assert one(shop.target, "SELECT count(*) FROM shop.orders") == 0
+    assert differences(shop.source, shop.target) == []
+
+
 @pytest.mark.parametrize("border", ["cut_over.before_fence", "cut_over.behind_fence"])
 def test_a_copy_that_is_emptied_during_the_cut_over_does_not_go_live(shop: Lifecycle, at: At, border: str) -> None:
     shop.run_all(until="verify")

@@ -47,6 +47,14 @@ def modes(source: Session, pipeline: str) -> dict[int, str]:
     return dict(source.execute(_Q["modes"], [pipeline]).fetchall())
 
 
+def files(source: Session, pipeline: str) -> dict[int, dict[str, int]]:
+    """Of the tables whose writers write to their copies: by root, the file of each leaf, by oid as text."""
+    found: dict[int, dict[str, int]] = {}
+    for root, leaf, filenode in source.execute(_Q["files"], [pipeline]):
+        found.setdefault(root, {})[leaf] = filenode
+    return found
+
+
 def late_checks(source: Session, plan: Plan) -> list[str]:
     """Indexes of the copy behind constraints that are checked later than with each row (DEFERRABLE)."""
     oid = catalog.oid_of(source, plan.copy_schema, plan.copy_name)

@@ -5,21 +5,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.rows.copy_files import copy_files, is_elsewhere
+from airflow_provider_pgddl.engine.rows.copy_files import copy_files, elsewhere, is_elsewhere
+from airflow_provider_pgddl.engine.server.connect import Session
 
 REPLACED = "its copy was emptied or written anew by somebody (TRUNCATE, VACUUM FULL): what was compared of it is over"
 UNLOGGED = "its copy is UNLOGGED, and a crash of the server since it was compared would have emptied it"
 
 
+def any_replaced(context: Context, conn: Session, tables: Sequence[TableRow]) -> bool:
+    """Whether somebody has put a copy's rows into another file since all was looked at, as a session of the target
+    finds it."""
+    found = elsewhere(conn, tables)
+    return bool(found) and {t.id for t in found} != _emptied_directly(context, conn, found)
+
+
+def _emptied_directly(context: Context, conn: Session, tables: Sequence[TableRow]) -> set[int]:
+    """The ids of those that were truncated under a direct trigger, which empties the copy in the client's transaction
+    and cannot write to the journal there: the source's rows are in another file then, too."""
+    if context.pipeline.capture.rows != "direct_trigger":
+        return set()
+    files = direct_function.files(conn, context.name)
+    return {
+        t.id for t in tables
+        if any(leaf in t.physical and t.physical[leaf][0] != file for leaf, file in files.get(t.oid, {}).items())
+    }  # fmt: skip
+
+
 def note_copy(context: Context, table: TableRow, fresh: TableRow) -> None:
     """What a copy is by now, where nothing of its columns concerns a row."""
-    elsewhere = is_elsewhere(table, fresh.copy_physical)
-    if elsewhere and context.journal.verification.of_tables([table.id]):
+    replaced = is_elsewhere(table, fresh.copy_physical) and not _emptied_directly(context, context.target, [table])
+    if replaced and context.journal.verification.of_tables([table.id]):
         context.say(f"{table.qualified}: {REPLACED}")
     with context.fenced("settle.before_copy_commit", table):
-        if elsewhere:
+        if replaced:
             context.journal.tables.set_copy_anew(fresh)
         else:
             context.journal.tables.set_copy(fresh)

@@ -34,11 +34,11 @@ def copy_files(conn: Session, tables: Sequence[TableRow]) -> dict[int, dict[str,
     return found
 
 
-def any_replaced(conn: Session, tables: Iterable[TableRow]) -> bool:
-    """Whether a copy's rows are in another file than the one that was recorded when all was looked at."""
+def elsewhere(conn: Session, tables: Iterable[TableRow]) -> list[TableRow]:
+    """Those whose copies' rows are in other files than the ones that were recorded when all was looked at."""
     followed = [t for t in tables if not t.keyless]
     found = copy_files(conn, followed)
-    return any(is_elsewhere(t, {oid: [file.filenode] for oid, file in found[t.id].items()}) for t in followed)
+    return [t for t in followed if is_elsewhere(t, {oid: [file.filenode] for oid, file in found[t.id].items()})]
 
 
 def is_elsewhere(table: TableRow, now: Mapping[str, Sequence[Any]]) -> bool:

@@ -2,6 +2,11 @@
 -- Every relation whose changes may not all be in its log.
 SELECT DISTINCT root, mode FROM pgddl.captured WHERE pipeline = %s AND mode <> 'log'
 
+-- name: files
+SELECT k.root, k.leaf::text, c.relfilenode::bigint
+FROM pgddl.captured k JOIN pg_catalog.pg_class c ON c.oid = k.leaf
+WHERE k.pipeline = %s AND k.mode = 'direct'
+
 -- name: leaves
 SELECT leaf, function FROM pgddl.captured WHERE pipeline = %s AND root = %s
 

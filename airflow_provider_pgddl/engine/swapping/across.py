@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_com
 from airflow_provider_pgddl.engine.errors import Fenced, GaveWay, PgddlError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
+from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
@@ -36,7 +37,6 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.preflight import what_a_cut_over_leaves, what_a_fence_locks_out
 from airflow_provider_pgddl.engine.preflight.findings import refuse
-from airflow_provider_pgddl.engine.rows.copy_files import any_replaced
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift
@@ -104,12 +104,13 @@ def _attempt(
             failpoint("cut_over.behind_fence", context.source)
             refuse_left(context, tables)  # by now: of two cut-overs at once, one at least meets the other's fence
             windows = _drain(context)
-            if {t.id for t in context.tables()} != {t.id for t in tables}:
+            now = context.tables()  # with the files of what the drain has emptied
+            if {t.id for t in now} != {t.id for t in tables}:
                 raise NotYet("a table came or went just now")
             refuse_blocked(context)
-            if not_compared(context, context.tables()):
+            if not_compared(context, now):
                 raise NotYet("a table changed just now")
-            if any_replaced(context.target, tables):
+            if any_replaced(context, context.target, now):
                 raise NotYet("a copy was emptied or written anew just now")
             if context.row().verify_needed:
                 raise NotYet("a window was lost just now")

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import partition_by
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
+from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.job.context import Context
@@ -32,7 +33,6 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
-from airflow_provider_pgddl.engine.rows.copy_files import any_replaced
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
@@ -272,7 +272,7 @@ def _refuse_changed(
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken(), under_way=True)
     _, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
-    if any_replaced(conn, tables):
+    if any_replaced(context, conn, tables):
         raise NotYet("a copy was emptied or written anew just now")
     if stopped:
         if captures_ddl(context):

@@ -9,12 +9,13 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed_by_others, old_since
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rows.copy_files import any_replaced, copy_files
+from airflow_provider_pgddl.engine.rows.copy_files import copy_files
 from airflow_provider_pgddl.engine.server import catalog
 
 
@@ -33,7 +34,7 @@ def refuse_unready(context: Context) -> None:
         raise UsageError(
             f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
         )
-    if any_replaced(context.target, tables):
+    if any_replaced(context, context.target, tables):
         follow_ddl(context, look=True)
         refuse_blocked(context)
     refuse_unlogged(context, tables)
