@@ -421,7 +421,9 @@ def follow(finding: Finding, admins: dict[str, str], move: Lifecycle) -> None:
         statements = statements.partition("\n")[2]
     side = "source" if finding.where == "pipeline" else finding.where
     with psycopg.connect(admins[side], autocommit=True) as admin:
-        admin.execute(statements.encode())
+        # In one transaction, if that may be.
+        for part in statements.splitlines() if " CONCURRENTLY " in statements else [statements]:
+            admin.execute(part.encode())
 
 
 def merged(given: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.rows import mend
+from airflow_provider_pgddl.engine.server.connect import Session
 from tests.conftest import Database, admin_of, database_name
+from tests.integration import calls
 from tests.integration.items import SMALL
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, one
@@ -64,23 +68,68 @@ def test_rows_that_are_too_many_still_leave(missed: Lifecycle) -> None:
     assert differences(missed.source, missed.target) == []
 
 
-def test_a_collation_of_another_version_than_its_indexes_is_refused(
+def test_a_look_that_gave_way_is_made_again(missed: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives_way(number: int) -> None:
+        if number <= mend.ASKED:
+            raise GaveWay("somebody waits for the table")
+
+    calls.before_each(monkeypatch, mend, "_refuse_missed", gives_way)
+    assert "an index of the source misses row (30001)" in str(missed.run("verify", mend=True).blocked)
+    assert one(missed.target, "SELECT count(*) FROM public.t") == 30001
+
+
+def test_of_very_many_rows_some_are_looked_for(missed: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for, look = list[int](), mend._refuse_missed
+
+    def count(source: Session, table: TableRow, alone: Sequence[tuple[str, ...]]) -> None:
+        looked_for.append(len(alone))
+        look(source, table, alone)
+
+    monkeypatch.setattr(mend, "SAMPLE", 50)
+    monkeypatch.setattr(mend, "_refuse_missed", count)
+    do(missed.source, "REINDEX TABLE public.t")
+    do(missed.target, "INSERT INTO public.t SELECT n, 'too many' FROM generate_series(40000, 40500) n")
+    assert missed.run("verify", mend=True).figures["mended"] >= 501
+    assert looked_for and max(looked_for) == 50
+    assert differences(missed.source, missed.target) == []
+
+
+OUTDATED = "UPDATE pg_collation SET collversion = '0' WHERE collname = 'pg_c_utf8'"
+
+
+def test_a_collation_of_another_version_than_the_keys_index_is_refused(
     pg18: Cluster, database: Database, lifecycle: Make
 ) -> None:
     source, target = database(pg18), database(pg18)
-    do(source, "CREATE TABLE public.t (k text COLLATE pg_catalog.pg_c_utf8 PRIMARY KEY, note text)")
-    do(source, "UPDATE pg_collation SET collversion = '0' WHERE collname = 'pg_c_utf8'")
+    do(
+        source,
+        'CREATE TABLE public.t (k text COLLATE pg_catalog.pg_c_utf8 CONSTRAINT "T key" PRIMARY KEY, note text)',
+        """CREATE TABLE public.p (k text COLLATE pg_catalog.pg_c_utf8 PRIMARY KEY) PARTITION BY LIST (k);
+        CREATE TABLE public.p_a PARTITION OF public.p FOR VALUES IN ('a')""",
+        OUTDATED,
+    )
     move = lifecycle(source, target, tables={"include": ["public.*"]})
     refused = str(move.refused("setup", PreflightRefused))
-    assert (
-        "collation pg_catalog.pg_c_utf8 was of version 0 when indexes of public.t were built, and is of 1 now"
-        in refused
-    )
-    do(source, "REINDEX TABLE public.t", "ALTER COLLATION pg_catalog.pg_c_utf8 REFRESH VERSION")
+    noted = "collation pg_catalog.pg_c_utf8 was of version 0 when that was last noted, and is of 1 now: unless it was"
+    assert f"{noted} rebuilt since, the index of the key of public." in refused and " and of 1 more" in refused
+    fix = [line.strip() for line in refused.splitlines() if "REINDEX" in line or "REFRESH" in line]
+    assert [line.rpartition(";")[0].partition("REINDEX")[2].strip() for line in fix[:2]] == [
+        'INDEX CONCURRENTLY public."T key"',
+        "INDEX CONCURRENTLY public.p_pkey",
+    ]
+    do(source, 'REINDEX INDEX CONCURRENTLY public."T key"', "REINDEX INDEX CONCURRENTLY public.p_pkey")
+    assert "this alone, if all that uses it was rebuilt already" in str(move.refused("setup", PreflightRefused))
+    do(source, "ALTER COLLATION pg_catalog.pg_c_utf8 REFRESH VERSION")
     move.run("setup")
 
 
-def test_so_is_that_of_the_database(pg18: Cluster, database: Database, lifecycle: Make) -> None:
+def test_by_another_index_nobody_looks_for_rows(pg18: Cluster, database: Database, lifecycle: Make) -> None:
+    source, target = database(pg18), database(pg18)
+    do(source, "CREATE TABLE public.t (id int PRIMARY KEY, mail text COLLATE pg_catalog.pg_c_utf8 UNIQUE)", OUTDATED)
+    lifecycle(source, target, tables={"include": ["public.*"]}).run("setup")
+
+
+def test_the_collation_of_the_database_is_asked_for_as_well(pg18: Cluster, database: Database, lifecycle: Make) -> None:
     source, target = database(pg18), database(pg18)
     name = sql.Identifier(database_name(source))
     create = "CREATE DATABASE {} TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"
@@ -93,5 +142,7 @@ def test_so_is_that_of_the_database(pg18: Cluster, database: Database, lifecycle
     numbers.run("setup")
     texts = lifecycle(source, target, tables={"include": ["public.t"]})
     refused = str(texts.refused("setup", PreflightRefused))
-    quoted = f"the collation of database {database_name(source)} was of version 0 when indexes of public.t"
-    assert quoted in refused and f"REINDEX DATABASE {database_name(source)};" in refused
+    assert f"the collation of database {database_name(source)} was of version 0 when that was last noted" in refused
+    assert "the index of the key of public.t may not lead to every row" in refused
+    assert "REINDEX INDEX CONCURRENTLY public.t_pkey;" in refused
+    assert f"ALTER DATABASE {database_name(source)} REFRESH COLLATION VERSION;" in refused

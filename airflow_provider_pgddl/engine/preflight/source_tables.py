@@ -157,23 +157,35 @@ def keys(facts: Facts) -> Iterator[Finding]:
 
 def collations(facts: Facts) -> Iterator[Finding]:
     """Rows are found by their keys' indexes, which may not lead to all of them any more: then whoever reads by such an
-    index and whoever compares by it miss the same rows."""
+    index and whoever compares by it miss the same rows. By no other index does pgddl look for a row."""
     side = facts.source
-    for schema, name, recorded, actual, oids in side.rows("outdated_collations", oids=facts.row_oids):
+    of_database = side.rows("database_collation")[0] if side.version >= 150_000 else (None, None)
+    outdated: dict[tuple[str | None, str, str, str], list[tuple[int, str]]] = {}
+    if facts.pipeline.capture.rows != "none":
+        by_key = {oid: t.key.index for oid, t in catalog.describe(side.conn, facts.row_oids).items() if t.key}
+        for oid, its_schema, index, schema, name, *versions in side.rows(
+            "key_indexes", oids=[*by_key], indexes=[*by_key.values()]
+        ):
+            recorded, actual = versions if schema else of_database
+            if recorded is not None and actual is not None and recorded != actual:
+                found = outdated.setdefault((schema, name if schema else "", recorded, actual), [])
+                found.append((oid, side.name(its_schema, index)))
+    for (schema, name, recorded, actual), indexes in outdated.items():
         database = side.name(side.server["database"])
         whose = f"collation {side.name(schema, name)}" if schema else f"the collation of database {database}"
-        others = f" and {len(oids) - 1} more" if len(oids) > 1 else ""
+        others = f" and of {len(indexes) - 1} more" if len(indexes) > 1 else ""
         what = (
-            f"{whose} was of version {recorded} when indexes of {facts.written(oids[0])}{others} were built, and is of"
-            f" {actual} now: they may not lead to every row, for an application and for pgddl alike"
+            f"{whose} was of version {recorded} when that was last noted, and is of {actual} now: unless it was rebuilt"
+            f" since, the index of the key of {facts.written(indexes[0][0])}{others} may not lead to every row, for an"
+            " application and for pgddl alike"
         )
-        if schema:
-            reindexed = [f"REINDEX TABLE {side.name(*facts.names[oid])};" for oid in oids]
-            refresh = f"ALTER COLLATION {side.name(schema, name)} REFRESH VERSION;  -- once all that use it are rebuilt"
-        else:
-            reindexed = [f"REINDEX DATABASE {database};"]
-            refresh = f"ALTER DATABASE {database} REFRESH COLLATION VERSION;"
-        yield Finding("error", "collation", "source", None, what, "\n".join([*reindexed, refresh]))
+        refresh = (
+            f"ALTER COLLATION {side.name(schema, name)} REFRESH VERSION;"
+            if schema else f"ALTER DATABASE {database} REFRESH COLLATION VERSION;"
+        )  # fmt: skip
+        reindexed = [f"REINDEX INDEX CONCURRENTLY {index};" for _, index in indexes]
+        said = "  -- this alone, if all that uses it was rebuilt already; it ends the server's warnings, too"
+        yield Finding("error", "collation", "source", None, what, "\n".join([*reindexed, refresh + said]))
     if 140_000 <= side.version < 140_004:
         what = (
             "Postgres 14 before 14.4 may leave rows out of an index that is built CONCURRENTLY: what is read by such an"

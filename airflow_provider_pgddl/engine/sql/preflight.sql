@@ -160,34 +160,24 @@ JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation AND NOT c.collisdetermi
 JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 
--- name: outdated_collations
--- By which unique indexes of these tables are ordered, while the server orders by another version of it than the one that
--- it has recorded: each with the version then and now, and the tables. That of the database is recorded from version 15 on.
-WITH RECURSIVE tree(root, relid) AS (
-    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
-    UNION ALL
-    SELECT t.root, i.inhrelid
-    FROM tree t
-    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
-), used AS (
-    SELECT DISTINCT t.root, o.collid
-    FROM tree t
-    JOIN pg_catalog.pg_index i ON i.indrelid = t.relid AND i.indisunique
-    CROSS JOIN LATERAL pg_catalog.unnest(i.indcollation::oid[]) o(collid)
-    WHERE o.collid <> 0
-)
-SELECT CASE WHEN u.collid <> 100 THEN n.nspname::text END, c.collname::text, v.recorded, v.actual,
-       pg_catalog.array_agg(u.root ORDER BY u.root)
-FROM used u
-JOIN pg_catalog.pg_collation c ON c.oid = u.collid
+-- name: key_indexes
+-- By which collations the indexes of these names are ordered (oid, schema of the index, its name), each with its recorded
+-- version and the one that the server has now; of the database's own (no schema) see database_collation.
+SELECT i.indrelid, xn.nspname::text, x.relname::text, CASE WHEN o.collid <> 100 THEN n.nspname::text END, c.collname::text,
+       c.collversion, CASE WHEN o.collid <> 100 THEN pg_catalog.pg_collation_actual_version(o.collid) END
+FROM unnest(%(oids)s::oid[], %(indexes)s::name[]) k(oid, index)
+JOIN pg_catalog.pg_index i ON i.indrelid = k.oid
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid AND x.relname = k.index
+JOIN pg_catalog.pg_namespace xn ON xn.oid = x.relnamespace
+CROSS JOIN LATERAL (SELECT DISTINCT u.collid FROM pg_catalog.unnest(i.indcollation::oid[]) u(collid)) o
+JOIN pg_catalog.pg_collation c ON c.oid = o.collid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
-CROSS JOIN pg_catalog.pg_database d
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN u.collid = 100 THEN pg_catalog.to_jsonb(d) ->> 'datcollversion' ELSE c.collversion END AS recorded,
-           pg_catalog.pg_collation_actual_version(u.collid) AS actual) v
-WHERE d.datname = pg_catalog.current_database() AND v.recorded <> v.actual
-GROUP BY u.collid, n.nspname, c.collname, v.recorded, v.actual ORDER BY 1, 2
+ORDER BY 4, 5, 2, 3
+
+-- name: database_collation
+-- From version 15 on.
+SELECT d.datcollversion, pg_catalog.pg_database_collation_actual_version(d.oid)
+FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 
 -- name: long_names
 -- What has a name that takes more bytes in another encoding than a name may have.
