@@ -157,6 +157,39 @@ def test_a_copy_that_was_made_unlogged_does_not_go_live(shop: Lifecycle, table: 
     assert differences(shop.source, shop.target) == []
 
 
+def test_verify_tells_of_one_before_it_compares(shop: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.run_all(until="replay")
+    do(shop.target, "ALTER TABLE shop.lines SET UNLOGGED")
+    capsys.readouterr()
+    shop.run("verify")
+    said = capsys.readouterr().out
+    assert "its copy shop.lines is UNLOGGED, and it is not: no swap takes it so" in said
+    assert said.index('ALTER TABLE "shop"."lines" SET LOGGED;') < said.index("rows compared")
+
+
+def test_a_verify_that_is_tried_again_compares_unlogged_tables_alone(
+    shop: Lifecycle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    do(shop.source, "ALTER TABLE shop.lines SET UNLOGGED")
+    shop.run_all(until="verify")
+    do(shop.target, "DELETE FROM shop.orders WHERE id <= 7")  # of which nothing tells
+    capsys.readouterr()
+    assert shop.run("verify").state == "done"
+    said = capsys.readouterr().out
+    assert "300 rows compared" in said and "UNLOGGED" not in said
+    do(shop.target, "DELETE FROM shop.lines WHERE id <= 5")
+    assert "shop.lines: 5 rows differ" in str(shop.refused("verify", StageFailed))
+
+
+def test_a_swap_compares_unlogged_tables_whoever_has_compared_them_before(shop: Lifecycle) -> None:
+    do(shop.source, "ALTER TABLE shop.lines SET UNLOGGED")
+    shop.run_all(until="verify")
+    do(shop.target, """UPDATE pgddl.stage_runs SET result = jsonb_set(result, '{state}', '"nothing_to_do"')
+                       WHERE stage = 'verify'""")  # fmt: skip
+    shop.run_all(after="verify")
+    assert differences(shop.source, shop.target) == []
+
+
 def test_the_gate_tells_of_an_unlogged_copy(shop: Lifecycle) -> None:
     shop.run_all(until="backfill")
     do(shop.target, "ALTER TABLE shop.lines SET UNLOGGED")

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.rows.copy_files import copy_files, elsewhere, is_elsewhere
+from airflow_provider_pgddl.engine.rows.copy_files import CopyFile, copy_files, elsewhere, is_elsewhere
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 
 REPLACED = "its copy was emptied or written anew by somebody (TRUNCATE, VACUUM FULL): what was compared of it is over"
@@ -44,6 +47,24 @@ def note_copy(context: Context, table: TableRow, fresh: TableRow) -> None:
             context.journal.tables.set_copy_anew(fresh)
         else:
             context.journal.tables.set_copy(fresh)
+
+
+def made_unlogged(context: Context, tables: Sequence[TableRow]) -> list[tuple[TableRow, CopyFile]]:
+    """Those whose copies, or partitions of them, are UNLOGGED while the source's table is not: a crash of the target's
+    server would take rows that the source's leaves. No swap takes them."""
+    found, made = copy_files(context.target, tables), list[tuple[TableRow, CopyFile]]()
+    for table in tables:
+        of = {copy: int(oid) for oid, copy in table.plan.copies.items()}
+        files = [
+            (file, of.get((file.schema, file.name), table.oid)) for file in found[table.id].values() if file.unlogged
+        ]
+        logged = catalog.logged(context.source, [oid for _, oid in files]) if files else set()
+        made += [(table, file) for file, oid in files if oid in logged]
+    return made
+
+
+def set_logged(conn: Session, file: CopyFile) -> str:
+    return sql.SQL("ALTER TABLE {} SET LOGGED;").format(sql.Identifier(file.schema, file.name)).as_string(conn)
 
 
 def unlogged(context: Context, tables: Sequence[TableRow]) -> set[int]:

@@ -83,12 +83,23 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
     return reasons
 
 
+def may_be_empty(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Those of which nothing but that is to be feared: compared to the end, equal, and UNLOGGED."""
+    reasons = unverified(context, tables)
+    return [t for t in tables if reasons.get(t.qualified) == UNLOGGED]
+
+
 def is_current(context: Context, tables: Sequence[TableRow]) -> bool:
-    """Whether the last verification stands: of all of these, equal, and no window has changed a copy since. It is of
-    just now, as for a task that is retried: what others write to a copy nothing else tells, so a person who asks gets
-    an answer. Verify asks that of itself; a swap asks `unverified`."""
+    """Whether the last verification stands, but for those that `may_be_empty`: of all of these, equal, and no window
+    has changed a copy since. It is of just now, as for a task that is retried: what others write to a copy nothing else
+    tells, so a person who asks gets an answer. Verify asks that of itself; a swap asks `unverified`."""
     row = context.row()
-    if context.job.asked or context.job.mend or row.verify_needed or unverified(context, tables):
+    if (
+        context.job.asked
+        or context.job.mend
+        or row.verify_needed
+        or {*unverified(context, tables).values()} - {UNLOGGED}
+    ):
         return False
     last = context.journal.stage_runs.last_done(row.run, "verify", within=JUST_NOW)
     if last is None or not last["tables"].keys() >= {t.qualified for t in tables}:
