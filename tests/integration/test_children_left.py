@@ -11,6 +11,8 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.swapping import across
+from tests.integration import calls
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
 
@@ -70,3 +72,14 @@ def test_one_that_comes_later_keeps_the_swap_from_happening(events: Lifecycle) -
     do(events.source, "ALTER TABLE archive.events_2019 NO INHERIT app.events")
     events.run_all(after="schema_sync")
     assert one(events.target, COUNT) == one(events.source, COUNT) == 2
+
+
+def test_one_of_the_file_that_comes_during_a_try_is_taken_along(
+    events: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events.run_all(until="verify")
+    come = calls.once(CHILD.replace("archive.", "app."), dsn=events.source)
+    tries = calls.before_each(monkeypatch, across, "refuse_children_left", come)
+    events.run("swap")
+    assert len(tries) == 2
+    assert one(events.target, COUNT) == one(events.source, COUNT) == 3

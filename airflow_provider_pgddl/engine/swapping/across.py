@@ -35,7 +35,7 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.preflight import what_a_cut_over_leaves, what_a_fence_locks_out
+from airflow_provider_pgddl.engine.preflight import what_a_fence_locks_out
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
@@ -53,6 +53,7 @@ from airflow_provider_pgddl.engine.swapping.readiness import (
     NotYet,
     not_compared,
     refuse_blocked,
+    refuse_children_left,
     refuse_left,
     refuse_missing,
     refuse_unready,
@@ -92,8 +93,7 @@ def _attempt(
         catch_up(context)
         refuse_unready(context)
         tables = context.tables()
-        names = [(t.schema, t.name) for t in tables]
-        refuse(what_a_cut_over_leaves(context.pipeline, context.source, names), under_way=True)
+        refuse_children_left(context, tables)
         if way_back is not None:
             way_back.prepare(tables)
         if replacing is not None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg import sql
-
 from airflow_provider_pgddl.engine.capture.fence import FOLLOW, closed_by_others, old_since
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced
+from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced, made_unlogged, set_logged
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
-from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
+from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, may_be_empty, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rows.copy_files import copy_files
+from airflow_provider_pgddl.engine.preflight import what_a_cut_over_leaves
+from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.server import catalog
 
 
@@ -42,7 +42,9 @@ def refuse_unready(context: Context) -> None:
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
     changed = not_compared(context, tables)
-    if changed and context.journal.stage_runs.done(context.journal.run, "verify"):
+    if not context.journal.stage_runs.done(context.journal.run, "verify"):
+        changed = may_be_empty(context, changed)  # of which no earlier comparison says enough, whoever made it
+    if changed:
         context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
         compare_rows(context, changed)
         refuse_blocked(context)
@@ -62,33 +64,37 @@ def refuse_left(context: Context, tables: Sequence[TableRow]) -> None:
 
 def refuse_unlogged(context: Context, tables: Sequence[TableRow]) -> None:
     """A copy that somebody has made UNLOGGED, to fill it faster, would go live so, and the next crash would take it."""
-    found = copy_files(context.target, tables)
-    for table in tables:
-        of = {copy: int(oid) for oid, copy in table.plan.copies.items()}
-        unlogged = [file for file in found[table.id].values() if file.unlogged]
-        oids = [of.get((file.schema, file.name), table.oid) for file in unlogged]
-        logged = catalog.logged(context.source, oids) if oids else set()
-        for file in (file for file, oid in zip(unlogged, oids, strict=True) if oid in logged):
-            copy = sql.Identifier(file.schema, file.name)
-            raise PreflightRefused(
-                f"its copy {file.schema}.{file.name} is UNLOGGED, and it is not: a crash of the server would empty it",
-                table=table.qualified,
-                todo="make it as durable as the source's, which takes about as long as to copy it; then run stage swap",
-                sql=sql.SQL("ALTER TABLE {} SET LOGGED;").format(copy).as_string(context.target),
-            )
+    for table, file in made_unlogged(context, tables):
+        raise PreflightRefused(
+            f"its copy {file.schema}.{file.name} is UNLOGGED, and it is not: a crash of the server would empty it",
+            table=table.qualified,
+            todo="make it as durable as the source's, which takes about as long as to copy it; then run stage swap",
+            sql=set_logged(context.target, file),
+        )
+
+
+def refuse_children_left(context: Context, tables: Sequence[TableRow]) -> None:
+    """One that the file names came just now, and the next try takes it along, or says what keeps it."""
+    left = what_a_cut_over_leaves(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
+    if any(finding.severity == "error" for finding in left) and _missing(context, tables):
+        raise NotYet("a table came just now")
+    refuse(left, under_way=True)
 
 
 def refuse_missing(context: Context, tables: Sequence[TableRow]) -> None:
     """All tables of the file together or none: new ones may have come, or one was reset."""
-    mine = {(t.schema, t.name) for t in tables}
-    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
-    new = [name for name in selection.rows if name not in mine]
-    if new:
+    if new := _missing(context, tables):
         raise PreflightRefused(
             "is named by the file, was not there at setup or was reset since, and would be left behind",
             table=".".join(new[0]),
             todo="run again from setup, which takes it along",
         )
+
+
+def _missing(context: Context, tables: Sequence[TableRow]) -> list[Name]:
+    mine = {(t.schema, t.name) for t in tables}
+    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
+    return [name for name in selection.rows if name not in mine]
 
 
 def refuse_blocked(context: Context) -> None:
