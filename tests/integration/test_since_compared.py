@@ -62,6 +62,36 @@ def test_it_does_not_in_place_either(in_place: Lifecycle) -> None:
     assert one(in_place.target, "SELECT count(*) FROM shop.orders") == 300
 
 
+@pytest.fixture
+def growing(source_dsn: str, lifecycle: Make) -> Lifecycle:
+    do(source_dsn, SHOP)
+    by = {"column": "id", "range": 1000}
+    return lifecycle(source_dsn, rewrite={"shop.orders": {"partition_by": by}})
+
+
+def test_a_partition_that_our_own_window_has_made_is_known(
+    growing: Lifecycle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    growing.run_all(until="verify")
+    do(growing.source, "INSERT INTO shop.orders VALUES (500500, 'far off')")
+    capsys.readouterr()
+    growing.run("swap")
+    assert "compared again" not in capsys.readouterr().out
+    assert one(growing.target, "SELECT note FROM shop.orders WHERE id = 500500") == "far off"
+    assert "500" in str(one(growing.target, "SELECT tableoid::regclass::text FROM shop.orders WHERE id = 500500"))
+
+
+def test_one_that_somebody_attaches_with_rows_does_not_go_live(growing: Lifecycle) -> None:
+    growing.run_all(until="verify")
+    do(
+        growing.target,
+        "CREATE TABLE pgddl_copy_shop.mine (LIKE pgddl_copy_shop.orders INCLUDING ALL)",
+        "INSERT INTO pgddl_copy_shop.mine VALUES (500500, 'nobody knows it')",
+        "ALTER TABLE pgddl_copy_shop.orders ATTACH PARTITION pgddl_copy_shop.mine FOR VALUES FROM (500000) TO (501000)",
+    )
+    assert "shop.orders: 1 rows differ" in str(growing.refused("swap", StageFailed))
+
+
 def test_verify_sees_it_and_mend_brings_the_rows_back(shop: Lifecycle) -> None:
     shop.run_all(until="verify")
     do(shop.target, "TRUNCATE shop.orders")

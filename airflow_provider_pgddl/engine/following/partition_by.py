@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import partition_cells
+from airflow_provider_pgddl.engine.rows.copy_files import note_made
 from airflow_provider_pgddl.engine.rows.partition_cells import Cell
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -139,6 +140,7 @@ def prepare(context: Context, tables: Sequence[TableRow]) -> None:
         with context.fenced("swap.before_partitions_commit", table):
             made = [name for cell in cells for name in _make_beside_default(context, table, cell)]
             partition_cells.dress(context.target, plan)
+            note_made(context.target, table, made)
             # An older version had moved them before the swap's transaction.
             _move_partitions(context.target, (plan.copy_schema, plan.copy_name), plan.copy_schema)
             _own_partitions(context.target, table, (plan.copy_schema, plan.copy_name))

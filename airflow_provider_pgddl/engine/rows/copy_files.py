@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from psycopg.types.json import Jsonb
+
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -42,11 +45,9 @@ def elsewhere(conn: Session, tables: Iterable[TableRow]) -> list[TableRow]:
 
 
 def is_elsewhere(table: TableRow, now: Mapping[str, Sequence[Any]]) -> bool:
-    """The same of one: `now` is what `Table.physical` says of its copy. One that grows gets partitions by our own
-    windows, for rows that come."""
+    """The same of one: `now` is what `Table.physical` says of its copy."""
     known = {oid: facts[0] for oid, facts in table.copy_physical.items()}
-    grows = table.plan.split is not None and table.plan.split.grows
-    return known != {oid: facts[0] for oid, facts in now.items() if not grows or oid in known}
+    return known != {oid: facts[0] for oid, facts in now.items()}
 
 
 def note_emptied(target: Session, table: TableRow, emptied: Iterable[Name]) -> None:
@@ -54,3 +55,15 @@ def note_emptied(target: Session, table: TableRow, emptied: Iterable[Name]) -> N
     listed = list(emptied)
     args = {"id": table.id, "schemas": [s for s, _ in listed], "names": [n for _, n in listed]}
     target.execute(_Q["note_emptied"], args)
+
+
+def note_made(target: Session, table: TableRow, made: Iterable[str]) -> None:
+    """Partitions of these names we have made: one that somebody else attaches may hold rows."""
+    parts = catalog.oids_of(target, [(table.plan.copy_schema, name) for name in made])
+    if parts:
+        files = {
+            oid: facts
+            for part in catalog.describe(target, parts.values()).values()
+            for oid, facts in part.physical().items()
+        }
+        target.execute(_Q["note_made"], [Jsonb(files), table.id])

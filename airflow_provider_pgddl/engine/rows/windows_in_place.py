@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.model.plan import Plan, into
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, partition_cells
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
+from airflow_provider_pgddl.engine.rows.copy_files import note_made
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -77,6 +78,7 @@ def drain_into_partitions(
             try:
                 with conn.transaction():
                     made = partition_cells.make(conn, table.plan, none.cells)
+                    note_made(conn, table, made)
             except StageFailed as error:  # there are too many
                 raise LostTrack(error.what) from None
             if not made:

@@ -141,6 +141,9 @@ UPDATE pgddl.tables t SET copy_physical = t.copy_physical || coalesce((
     WHERE t.copy_physical -> c.oid::text IS NOT NULL), '{}')
 WHERE t.id = %(id)s
 
+-- name: note_made
+UPDATE pgddl.tables SET copy_physical = copy_physical || %s WHERE id = %s
+
 -- name: copy_digests
 -- A digest of each copy's columns that every ALTER of one changes, and no VACUUM FULL or TRUNCATE.
 SELECT k.id, pg_catalog.md5(coalesce((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
