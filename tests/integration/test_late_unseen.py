@@ -12,8 +12,10 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.stages import cleanup
 from tests.conftest import Database
 from tests.failpoints import At, once
+from tests.integration.ddl_shop import killed
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.resets import reset
 from tests.integration.ways_back import refused
@@ -141,6 +143,43 @@ def test_where_there_is_no_key_a_fence_that_was_lost_is_a_persons_to_look_at(
     assert "public.bare" in move.refused("cleanup", StageFailed).what
     refused(source_dsn, "INSERT INTO public.bare VALUES ('later')")
     assert move.run("cleanup").state == "done"
+
+
+def test_where_there_is_no_key_that_refusal_comes_before_any_that_comes_again(
+    source_dsn: str, moved: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, "CREATE TABLE public.bare (v text); INSERT INTO public.bare VALUES ('old')")
+    move = moved("read_only")
+    execute(source_dsn, f"DROP TRIGGER pgddl_fence_{move.name} ON public.bare")
+    execute(source_dsn, f"DROP TRIGGER pgddl_fence_{move.name} ON public.items")
+    close_again = cleanup.close_again
+
+    def while_it_waits(*args: Any) -> None:
+        execute(source_dsn, "INSERT INTO public.bare VALUES ('late'); INSERT INTO public.items VALUES (1000, 'late')")
+        close_again(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleanup, "close_again", while_it_waits)
+        assert "public.bare" in move.refused("cleanup", StageFailed).what
+    assert "public.items: 1" in move.refused("cleanup", StageFailed).what
+
+
+def test_where_no_table_has_a_key_a_reset_looks_at_the_fences_that_are_left(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, at: At
+) -> None:
+    execute(source_dsn, "CREATE TABLE public.bare (v text); CREATE TABLE public.bare_2 (v text)")
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"], "keyless": "copy_at_swap"},
+        swap={"fence": "lock"}, backfill={"workers": 1}, capture={"ddl": "off"},
+    )  # fmt: skip
+    move.run_all(until="swap")
+    execute(source_dsn, f"DROP TRIGGER pgddl_fence_{move.name} ON public.bare; INSERT INTO public.bare VALUES ('late')")
+    with pytest.raises(StageFailed, match=r"lost its fence where no log tells.*: public\.bare\n"):
+        reset(move)
+    assert "public.bare" in move.refused("cleanup", StageFailed).what
+    with at("reset.before_keys", once(killed)), pytest.raises(KeyboardInterrupt):  # the fences are down by then
+        reset(move)
+    reset(move)
 
 
 def test_in_place_what_somebody_loads_into_an_old_table_is_not_dropped_in_silence(

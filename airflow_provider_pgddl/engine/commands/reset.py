@@ -12,6 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.capture.fence import fenced
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream
 from airflow_provider_pgddl.engine.commands.undoing import GONE, Applied, Undoing, run_undoings, undo_all, undoings
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
@@ -185,13 +186,16 @@ def _read_slot(
 def _refuse_late_changes(
     pipeline: Pipeline, source: Session, journal: Journal, tables: Sequence[TableRow], read: Callable[[], None]
 ) -> None:
-    """What was written to the source after the cut-over."""
+    """What was written to the source after the cut-over. Where neither a capture nor a fence is left, a reset that was
+    killed has taken them away: it has looked before that."""
     name = pipeline.pipeline
-    if not migrations.state(source, "core")["applied"] or not change_log.captured_roots(source, name):
+    if not migrations.state(source, "core")["applied"]:
         return
-    read()
-    refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
-    refuse_without_log(without_log(source, name, tables), "run stage cleanup, which raises it again")
+    if captured := change_log.captured_roots(source, name):
+        read()
+        refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
+    if captured or fenced(source, name):
+        refuse_without_log(without_log(source, name, tables), "run stage cleanup, which raises it again")
 
 
 def refuse_archives(journal: Journal, tables: Sequence[TableRow], what: str) -> None:

@@ -97,9 +97,9 @@ def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
     silent = without_log(context.source, context.name, tables)
     close_again(context, context.source, context.name, open_ones)
     context.say(f"the source had lost its fence on {', '.join('.'.join(name) for name in open_ones)}: it is up again")
+    refuse_without_log(silent, "it is up again")  # first: nothing tells of it once more, and the logs do
     context.receive()
     refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
-    refuse_without_log(silent, "it is up again")
 
 
 def _kept_for(context: Context, back: str) -> StageResult:
