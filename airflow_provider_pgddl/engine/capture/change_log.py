@@ -292,8 +292,9 @@ def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = Fal
     """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the
     wait."""
     captured = source.execute(_Q["captured_of_root"], [pipeline, root]).fetchall()
+    triggers = _triggers_of(source, [function for *_, function in captured])
     for leaf, _, function in captured:
-        _let_go(source, pipeline, leaf, function)
+        _let_go(source, pipeline, leaf, function, triggers.get(function, ()))
     for log in {log for _, log, function in captured if function}:
         # With the triggers gone under their lock, nothing can be written to the log any more.
         if only_if_empty and source.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(log_table(log))).fetchone():
@@ -317,11 +318,22 @@ def release(source: Session, pipeline: str, leaf: int) -> None:
     transaction. Bound the wait for its lock. One that has come to another table since is captured as a part of that."""
     row = source.execute(_Q["captured_leaf"], [pipeline, leaf]).fetchone()
     if row is not None and source.execute(_Q["is_part_of_captured"], [pipeline, leaf]).fetchone() != (True,):
-        _let_go(source, pipeline, leaf, row[1])
+        _let_go(source, pipeline, leaf, row[1], _triggers_of(source, [row[1]]).get(row[1], ()))
         source.execute(_Q["forget_leaf"], [pipeline, leaf])
 
 
-def _let_go(source: Session, pipeline: str, leaf: int, function: str) -> None:
+def _triggers_of(source: Session, functions: Sequence[str]) -> dict[str, list[tuple[str, str, str]]]:
+    """(schema, table, trigger) by what they call. All of a table's at once, and before its first DROP: no index has
+    them so, and with tens of thousands of triggers a scan for each partition is long for those who wait for us."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    named = [function for function in functions if function]
+    rows = source.execute(_Q["triggers_of"], [named]) if named else ()
+    for function, schema, table, trigger in rows:
+        found.setdefault(function, []).append((schema, table, trigger))
+    return found
+
+
+def _let_go(source: Session, pipeline: str, leaf: int, function: str, triggers: Iterable[tuple[str, str, str]]) -> None:
     if not function:  # captured by a slot
         publication = publication_name(pipeline)
         name = source.execute(_Q["relation_name"], [leaf]).fetchone()
@@ -330,7 +342,7 @@ def _let_go(source: Session, pipeline: str, leaf: int, function: str) -> None:
             drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
             source.execute(drop.format(sql.Identifier(publication), sql.Identifier(*name)))
         return
-    for schema, table, trigger in source.execute(_Q["triggers_of"], [function]).fetchall():
+    for schema, table, trigger in triggers:
         drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}")
         source.execute(drop.format(sql.Identifier(trigger), sql.Identifier(schema, table)))
     source.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SCHEMA, function)))

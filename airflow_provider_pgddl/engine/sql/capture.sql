@@ -158,11 +158,11 @@ WHERE c.oid = %s AND c.relkind IN ('r', 'p')
 
 -- name: triggers_of
 -- By what they call: of a source that came back from a dump the oids that are recorded of leaves are those of another server.
-SELECT n.nspname, c.relname, t.tgname
+SELECT p.proname, n.nspname, c.relname, t.tgname
 FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pronamespace = 'pgddl'::pg_catalog.regnamespace AND p.proname = %s AND NOT t.tgisinternal
+WHERE p.pronamespace = 'pgddl'::pg_catalog.regnamespace AND p.proname = ANY(%s::name[]) AND NOT t.tgisinternal
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C", t.tgname COLLATE "C"
 
 -- name: log_table
