@@ -71,7 +71,8 @@ def _namesakes(conn: Session, gone: Iterable[TableRow], names: Sequence[str]) ->
 
 def refuse_unseen_writes(found: Sequence[Unseen], *, of: str, where: str, carry: str) -> None:
     """Nobody can tell what was written, so a person looks, and says so: `of`, the journal's table, is told what the
-    table is by then, so whatever comes after that is refused again."""
+    table is by then, so whatever comes after that is refused again. Not so where nothing captures a relation by then:
+    a fence has to keep writers out there, or the person, who is told of it."""
     if not found:
         return
     off = [statement for one in found for statement in one.off]
@@ -86,6 +87,8 @@ def refuse_unseen_writes(found: Sequence[Unseen], *, of: str, where: str, carry:
     if of == "reverses" and any(leaf.triggers is None for one in found for leaf in one.now.leaves):
         raise StageFailed(what, table=table, todo=f"nothing logs the {where}'s new table any more, so there is no way "
                           "back: run stage cleanup, which ends the pipeline")  # fmt: skip
+    if bare := sorted({f"{leaf.schema}.{leaf.name}" for one in found for leaf in one.now.leaves if not leaf.triggers}):
+        carry = f"nothing logs {', '.join(bare)}, so see first that nobody writes there any more; {carry}"
     accept = sql.SQL("UPDATE pgddl.{} SET physical = {} WHERE id = {};")
     raise StageFailed(
         what,

@@ -89,15 +89,14 @@ def run(context: Context) -> StageResult:
 
 def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
     """Nobody sees what is written once capture has ended: across, the fence has to stand by then, which a failover of
-    the source, or a person, may have taken away. Of a table without a key no log tells what came meanwhile."""
-    context.receive()
-    refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
-    if context.in_place or not (open_ones := unfenced(context.source, context.name, stays(context))):
-        return
-    silent = without_log(context.source, context.name, tables)
-    close_again(context, context.source, context.name, open_ones)
-    context.say(f"the source had lost its fence on {', '.join('.'.join(name) for name in open_ones)}: it is up again")
-    refuse_without_log(silent, "it is up again")  # first: nothing tells of it once more, and the logs do
+    the source, or a person, may have taken away. Of a table without a key no log tells what came meanwhile. The
+    fence is up before a person is asked to look: what nothing captures, as a partition that came, tells no more."""
+    if not context.in_place and (open_ones := unfenced(context.source, context.name, stays(context))):
+        silent = without_log(context.source, context.name, tables)
+        close_again(context, context.source, context.name, open_ones)
+        listed = ", ".join(".".join(name) for name in open_ones)
+        context.say(f"the source had lost its fence on {listed}: it is up again")
+        refuse_without_log(silent, "it is up again")  # first: nothing tells of it once more, and the logs do
     context.receive()
     refuse_late_changes(context.source, context.logs, context.name, tables, in_place=context.in_place)
 
