@@ -18,9 +18,15 @@ REPLACED = "its copy was emptied or written anew by somebody (TRUNCATE, VACUUM F
 UNLOGGED = "its copy is UNLOGGED, and a crash of the server since it was compared would have emptied it"
 
 
-def any_replaced(context: Context, conn: Session, tables: Sequence[TableRow]) -> bool:
+def any_replaced(conn: Session, tables: Sequence[TableRow]) -> bool:
     """Whether somebody has put a copy's rows into another file since all was looked at, as a session of the target
     finds it."""
+    return bool(elsewhere(conn, tables))
+
+
+def any_replaced_since_look(context: Context, conn: Session, tables: Sequence[TableRow]) -> bool:
+    """The same under a swap's lock, an instant behind such a look: what a direct trigger has emptied since is as the
+    source is. Before that it does not count as an excuse, as VACUUM FULL gives the source another file as well."""
     found = elsewhere(conn, tables)
     return bool(found) and {t.id for t in found} != _emptied_directly(context, conn, found)
 
@@ -39,7 +45,7 @@ def _emptied_directly(context: Context, conn: Session, tables: Sequence[TableRow
 
 def note_copy(context: Context, table: TableRow, fresh: TableRow) -> None:
     """What a copy is by now, where nothing of its columns concerns a row."""
-    replaced = is_elsewhere(table, fresh.copy_physical) and not _emptied_directly(context, context.target, [table])
+    replaced = is_elsewhere(table, fresh.copy_physical)
     if replaced and context.journal.verification.of_tables([table.id]):
         context.say(f"{table.qualified}: {REPLACED}")
     with context.fenced("settle.before_copy_commit", table):

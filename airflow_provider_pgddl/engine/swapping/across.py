@@ -110,7 +110,7 @@ def _attempt(
             refuse_blocked(context)
             if not_compared(context, now):
                 raise NotYet("a table changed just now")
-            if any_replaced(context, context.target, now):
+            if any_replaced(context.target, now):
                 raise NotYet("a copy was emptied or written anew just now")
             if context.row().verify_needed:
                 raise NotYet("a window was lost just now")

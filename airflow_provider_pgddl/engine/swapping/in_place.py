@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import partition_by
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
-from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced
+from airflow_provider_pgddl.engine.following.copies_replaced import any_replaced_since_look
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.job.context import Context
@@ -272,7 +272,7 @@ def _refuse_changed(
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken(), under_way=True)
     _, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
-    if any_replaced(context, conn, tables):
+    if any_replaced_since_look(context, conn, tables):
         raise NotYet("a copy was emptied or written anew just now")
     if stopped:
         if captures_ddl(context):

@@ -34,7 +34,7 @@ def refuse_unready(context: Context) -> None:
         raise UsageError(
             f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
         )
-    if any_replaced(context, context.target, tables):
+    if any_replaced(context.target, tables):
         follow_ddl(context, look=True)
         refuse_blocked(context)
     refuse_unlogged(context, tables)
