@@ -144,7 +144,7 @@ def test_c15_the_swap_does_not_make_writers_queue_behind_a_long_reader(
     with nobody_queues(monkeypatch, rewrite, "swap", in_place, "lock_all", reading):
         assert one(rewrite.source, "SELECT pg_typeof(id)::text FROM orders LIMIT 1") == "bigint"
     reading = "SELECT FROM pgddl_old_public.orders"
-    with nobody_queues(monkeypatch, rewrite, "cleanup", change_log, "stop", reading):
+    with nobody_queues(monkeypatch, rewrite, "cleanup", change_log, "lock_root", reading):
         assert left_behind(rewrite.source) == ["schema pgddl"]
 
 
