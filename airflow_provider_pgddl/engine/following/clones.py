@@ -25,8 +25,9 @@ def clone_beside(source: Session, name: str, now: Server, row: PipelineRow) -> U
         return None
     return UsageError(
         f"the source, database {now.database!r}, is a clone beside the one that was set up, database {found[0]!r}",
-        todo=f"point the source at {found[0]!r}; where the clone is to take its place, drop that one first. What came "
-        "along into a clone that is to go on by itself takes this, there",
+        todo=f"point the source at {found[0]!r}; where the clone is to take its place, drop that one first. In a clone "
+        f"that is to go on by itself, or that takes its place while {found[0]!r} is kept, this takes away what came "
+        "along, the capture and journals of all pipelines; in the latter case `pgddl reset --source-gone` comes next",
         sql=sql.SQL("DROP SCHEMA pgddl CASCADE;\nDROP PUBLICATION IF EXISTS {};")
         .format(sql.SQL(", ").join(map(sql.Identifier, ours)))
         .as_string(),
