@@ -163,7 +163,7 @@ def test_c05_a_table_that_is_read_again_keeps_them(noted: ByHand) -> None:
     table = noted.table("people")
 
     def record(conn: psycopg.Connection[Any]) -> None:
-        Journal(conn, noted.pipeline.name).tables.set_physical(table.id, table.physical)
+        Journal(conn, noted.pipeline.name).tables.set_physical(table, table.physical)
 
     assert reload(noted.replica, table, record) == 19
     do(noted.pipeline.source, "UPDATE people SET id = 104 WHERE id = 103")

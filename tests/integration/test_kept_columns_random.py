@@ -173,7 +173,7 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
         do(people.source, "ALTER TABLE people ALTER COLUMN legacy TYPE text USING NULL")  # as if it were gone
         physical = catalog.describe(hand.replica.watcher, [table.oid], change_log.trigger_names(people.name))
         hand.plan("people", columns=left, expressions=left, keep=("legacy",), keep_types=("text",))
-        hand.journal.tables.set_physical(table.id, physical[table.oid].physical())
+        hand.journal.tables.set_physical(table, physical[table.oid].physical())
         with target.transaction():
             wait_for_kept(target, hand.table("people"))
             hand.journal.tables.set_state("backfilled", [table.id])
