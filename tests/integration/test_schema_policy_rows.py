@@ -194,6 +194,14 @@ CASES: Mapping[str, Sequence[Step]] = {
 }  # fmt: skip
 
 
+def insisting(conn: psycopg.Connection[Any], statement: str) -> None:
+    """The writer locks rows in another order than a statement over all of them: whom the server picks tries again."""
+    while True:
+        with suppress(psycopg.errors.DeadlockDetected):
+            conn.execute(statement.encode())
+            return
+
+
 @dataclass
 class Scene:
     """A table for every case, or, where rows can be compared at the end only, one for every beginning of a case after
@@ -222,7 +230,9 @@ class Scene:
         for name, steps in self.tables.items():
             if number < len(steps):
                 for dsn, text in ((self.move.source, steps[number].source), (self.move.target, steps[number].target)):
-                    do(dsn, *(s for s in text.format(name).split("; ") if s))
+                    with psycopg.connect(dsn, autocommit=True) as conn:
+                        for statement in filter(None, text.format(name).split("; ")):
+                            insisting(conn, statement)
 
     def policy(self, number: int) -> dict[str, Any]:
         steps = self.step(number)
