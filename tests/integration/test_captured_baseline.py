@@ -22,6 +22,7 @@ CREATE TABLE public.items (id int PRIMARY KEY, other int NOT NULL, v text) PARTI
 CREATE TABLE public.items_low PARTITION OF public.items FOR VALUES FROM (0) TO (1000);
 INSERT INTO public.items SELECT n, 1000 - n, 'v' || n FROM generate_series(1, 200) n;
 """
+HIGH = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
 TABLES = {"tables": {"include": ["public.items"]}, "swap": {"lock_timeout": "20ms", "retries": 3}}
 
 
@@ -68,11 +69,10 @@ def test_c09_triggers_that_were_off_at_the_first_plan(move: Lifecycle, at: At) -
 def test_c09_a_partition_that_comes_before_the_first_plan(move: Lifecycle, at: At) -> None:
     execute(move.source, PARTS)
     move.run("setup")
-    new = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
-    at("apply.before_group_commit", once(lambda: execute(move.source, new)))
+    at("apply.before_group_commit", once(lambda: execute(move.source, HIGH)))
     move.run("snapshot")
     if move.run("backfill").blocked:
-        execute(move.target, new)
+        execute(move.target, HIGH)
         move.run("backfill")
     execute(move.source, "INSERT INTO public.items VALUES (1001, 1, 'behind its chunk')")
     equal_behind(move)
@@ -90,53 +90,49 @@ def test_c09_a_key_that_is_another_one_at_the_first_plan(move: Lifecycle, at: At
     equal_behind(move, by_hand=other)
 
 
-@pytest.mark.parametrize(
-    "gone", ["DROP TABLE public.items_high", "ALTER TABLE public.items DETACH PARTITION public.items_high"]
-)
-def test_c09_a_partition_that_goes_where_ddl_is_not_followed(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, gone: str
-) -> None:
+GOES = ["DROP TABLE public.items_high", "ALTER TABLE public.items DETACH PARTITION public.items_high"]
+
+
+@pytest.fixture
+def without_ddl(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> Lifecycle:
+    """A partitioned table that is followed, and whose DDL is not."""
+    execute(source_dsn, f"{PARTS}; {HIGH}; INSERT INTO public.items VALUES (1001, 1, 'old')")
+    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
+    move.run_all(until="replay")
+    return move
+
+
+def goes_on(move: Lifecycle) -> None:
+    move.run_all(after="schema_sync", until="verify")
+    assert rows(move.source) == rows(move.target)
+
+
+@pytest.mark.parametrize("gone", GOES, ids=["drop", "detach"])
+def test_c09_a_partition_that_goes_where_ddl_is_not_followed(without_ddl: Lifecycle, gone: str) -> None:
     """Its rows go without a row trigger, and the copy would keep them for ever."""
-    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
-    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
-    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
-    move.run_all(until="replay")
-    execute(source_dsn, gone)
-    execute(source_dsn, "UPDATE public.items SET v = 'x' WHERE id = 3")
+    execute(without_ddl.source, gone)
+    execute(without_ddl.source, "UPDATE public.items SET v = 'x' WHERE id = 3")
     for _ in range(2):
-        (blocked,) = move.run("replay").blocked
+        (blocked,) = without_ddl.run("replay").blocked
         assert "public.items_high" in blocked["reason"]
-    ((fix,),) = move.journal("SELECT findings -> 0 -> 'fix' ->> 0 FROM pgddl.schema_status")
-    execute(target_dsn, fix)
-    move.run_all(after="schema_sync", until="verify")
-    assert rows(source_dsn) == rows(target_dsn)
+    ((fix,),) = without_ddl.journal("SELECT findings -> 0 -> 'fix' ->> 0 FROM pgddl.schema_status")
+    execute(without_ddl.target, fix)
+    goes_on(without_ddl)
 
 
-def test_c09_a_partition_that_is_exchanged_where_ddl_is_not_followed(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
-) -> None:
+def test_c09_a_partition_that_is_exchanged_where_ddl_is_not_followed(without_ddl: Lifecycle) -> None:
     """Under its name there is another one, which is captured anew and read, with nothing to do for anybody."""
-    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
-    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
-    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
-    move.run_all(until="replay")
-    execute(source_dsn, f"DROP TABLE public.items_high; {high}; INSERT INTO public.items VALUES (1002, 2, 'new')")
-    move.run_all(after="schema_sync", until="verify")
-    assert rows(source_dsn) == rows(target_dsn)
+    new = f"DROP TABLE public.items_high; {HIGH}; INSERT INTO public.items VALUES (1002, 2, 'new')"
+    execute(without_ddl.source, new)
+    goes_on(without_ddl)
 
 
-def test_c09_a_partition_that_a_person_detached_alone_is_missed(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
-) -> None:
+def test_c09_a_partition_that_a_person_detached_alone_is_missed(without_ddl: Lifecycle) -> None:
     """A table of its name that is no partition any more takes no row."""
-    high = "CREATE TABLE public.items_high PARTITION OF public.items FOR VALUES FROM (1000) TO (2000)"
-    execute(source_dsn, f"{PARTS}; {high}; INSERT INTO public.items VALUES (1001, 1, 'old')")
-    move = lifecycle(source_dsn, target_dsn, capture={"ddl": "off"}, **TABLES)
-    move.run_all(until="replay")
-    execute(target_dsn, "ALTER TABLE public.items DETACH PARTITION public.items_high")
-    execute(source_dsn, "INSERT INTO public.items VALUES (1002, 2, 'new')")
-    (blocked,) = move.run("replay").blocked
+    execute(without_ddl.target, "ALTER TABLE public.items DETACH PARTITION public.items_high")
+    execute(without_ddl.source, "INSERT INTO public.items VALUES (1002, 2, 'new')")
+    (blocked,) = without_ddl.run("replay").blocked
     assert "the target has none" in blocked["reason"]
-    execute(target_dsn, "ALTER TABLE public.items ATTACH PARTITION public.items_high FOR VALUES FROM (1000) TO (2000)")
-    move.run_all(after="schema_sync", until="verify")
-    assert rows(source_dsn) == rows(target_dsn)
+    back = "ALTER TABLE public.items ATTACH PARTITION public.items_high FOR VALUES FROM (1000) TO (2000)"
+    execute(without_ddl.target, back)
+    goes_on(without_ddl)

@@ -41,6 +41,7 @@ def closed(conn: Session, tables: Collection[Name]) -> list[tuple[Name, str]]:
 
 
 def closed_by_others(conn: Session, pipeline: str, tables: Collection[Name]) -> list[tuple[Name, str]]:
+    """As `closed`, but for what this pipeline has closed itself."""
     return [(name, by) for name, by in closed(conn, tables) if by != pipeline]
 
 
